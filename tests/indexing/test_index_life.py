@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 from colour_model import ColourModel, Pixels, paint
+from openvse.datasets.folder import open_folder
 from openvse.errors import DataError, IndexFormatError
 from openvse.indexing import Index, build, build_index, vector_files
 from openvse.indexing.maintenance import forget_folder
 from openvse.indexing.manifest import Item
 from openvse.media.listing import AGAIN
+from openvse.media.matching import composed
 from openvse.search import Query, SearchEngine
 
 
@@ -223,22 +225,55 @@ def test_what_the_user_says_is_kept_with_the_items(model: ColourModel, photos: P
     assert said(out) == {}
 
 
-def test_names_that_are_written_in_another_way(model: ColourModel, photos: Path, out: Path) -> None:
+def test_a_line_means_the_same_file_for_an_index_and_for_training(
+    model: ColourModel, photos: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (photos / "red.png").rename(photos / "caf\u00e9.png")
-    names = [
-        r"deeper\white.png",
-        "cafe\u0301.png",
-        "BLUE.png",
-        "./green.png",
-        "/etc/passwd",
-        "../photos/green.png",
-    ]
-    lines = [json.dumps({"file_name": name, "number": number}) for number, name in enumerate(names)]
-    (photos / "metadata.jsonl").write_text("\n".join(lines))
-    (problem,) = build_index(model, photos, out).metadata_problems
-    assert "3 name" in problem
-    numbers = {name: entry["number"] for name, entry in said(out).items()}
-    assert numbers == {"deeper/white.png": 0, "caf\u00e9.png": 1, "blue.png": 2, "green.png": 3}
+    (photos / "link").symlink_to(photos / "deeper")
+    monkeypatch.chdir(photos.parent)
+    for name, item in (
+        ("BLUE.png", "blue.png"),
+        ("./green.png", "green.png"),
+        (str(photos / "green.png"), "green.png"),
+        ("../photos/deeper/../green.png", "green.png"),
+        ("cafe\u0301.png", "caf\u00e9.png"),
+        (str(photos / "link" / ".." / "CAFE\u0301.png"), "caf\u00e9.png"),
+        (r"deeper\white.png", "deeper/white.png"),
+        (str(photos / "link" / "white.png"), "deeper/white.png"),
+    ):
+        others = [{"file_name": each, "caption": "x"} for each in ("gone.png", "/etc/passwd", "deeper", "")]
+        lines = [*others, {"file_name": name, "caption": name}]
+        (photos / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        first, *_ = build_index(model, photos, out).metadata_problems
+        assert "4 line(s) name no item" in first
+        assert said(out) == {item: lines[-1]}
+        (photos / "metadata.jsonl").write_text(json.dumps(lines[-1]))
+        for root in (photos, Path("photos")):
+            corpus = open_folder(root)
+            assert corpus.image_paths == (root / item,)
+            spelled = corpus.image_ids[0].replace("\\", "/")  # spelled as in the line, and below the folder
+            assert composed(spelled).casefold() == item
+            assert any(line.startswith("skipped 3 image(s) without a caption") for line in corpus.problems)
+
+
+def test_lines_about_files_that_are_away_are_kept(model: ColourModel, photos: Path, out: Path) -> None:
+    lines = [{"file_name": name, "caption": name} for name in (str(photos / "deeper/white.png"), "green.png")]
+    (photos / "metadata.jsonl").write_text("\n".join(map(json.dumps, [*lines, {"file_name": "DEEPER/WHITE.PNG"}])))
+    build_index(model, photos, out)
+    before = said(out)
+    (photos / "deeper").rename(photos / ".away")
+    paint(photos / "new.png", "blue")
+    build_index(model, photos, out)
+    assert said(out) == before
+    (photos / ".away").rename(photos / "deeper")
+    (photos / "metadata.jsonl").write_text(json.dumps({"file_name": "DEEPER/WHITE.PNG", "caption": "case"}))
+    build_index(model, photos, out)
+    (photos / "deeper").rename(photos / ".away")
+    paint(photos / "newer.png", "blue")
+    build_index(model, photos, out)
+    (photos / ".away").rename(photos / "deeper")
+    build_index(model, photos, out)
+    assert list(said(out)) == ["deeper/white.png"], "it is read again once the file is back"
 
 
 def said(out: Path) -> dict[str, object]:
