@@ -258,7 +258,9 @@ def test_a_line_means_the_same_file_for_an_index_and_for_training(
 
 def test_lines_about_files_that_are_away_are_kept(model: ColourModel, photos: Path, out: Path) -> None:
     lines = [{"file_name": name, "caption": name} for name in (str(photos / "deeper/white.png"), "green.png")]
-    (photos / "metadata.jsonl").write_text("\n".join(map(json.dumps, [*lines, {"file_name": "DEEPER/WHITE.PNG"}])))
+    (photos / "metadata.jsonl").write_text(
+        "\n".join(map(json.dumps, [*lines, {"file_name": "DEEPER/WHITE.PNG"}]))
+    )
     build_index(model, photos, out)
     before = said(out)
     (photos / "deeper").rename(photos / ".away")
@@ -355,6 +357,18 @@ def test_a_file_that_changes_while_it_is_read_is_embedded_again(photos: Path, tm
         index.vectors[index.position("red.png")].tolist()
         == index.vectors[index.position("blue.png")].tolist()
     )
+
+
+def test_a_table_is_no_file_of_sentences(model: ColourModel, tmp_path: Path) -> None:
+    for name, content, told in (
+        ("x.csv", "file_name,caption\na.png,red\n", "table"),
+        ("x.jsonl", '{"caption": "red"}\n', "table"),
+        ("x.txt", 'red\n{"caption": "red"}\n', "line 2"),
+        ("y.txt", "['red', 'blue']\n", "line 1"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(DataError, match=f"{name}.*{told}.*one a line"):
+            build_index(model, tmp_path / name, tmp_path / "index")
 
 
 def test_sentences_are_found_by_images(model: ColourModel, photos: Path, tmp_path: Path) -> None:

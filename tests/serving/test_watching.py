@@ -119,16 +119,16 @@ def test_a_folder_inside_that_is_emptied_keeps_its_items(
     trips = own_place.photos / "trips"
     away = trips.with_name(".away")
     with watched(own_place, model) as found:
-        for number in (1, 2):
+        for times, name in enumerate(("1.jpg", "2.jpg"), start=1):
             trips.rename(away)
             trips.mkdir()
-            wait_for(lambda: caplog.text.count(f"--forget {trips}") == number)
+            wait_for(lambda times=times: caplog.text.count(f"--forget {trips}") == times)
             assert len(found()) == 8
             trips.rmdir()
             away.rename(trips)
-            draw_photo(70 + number).save(trips / f"{number}.jpg")
-            wait_for(lambda: f"trips/{number}.jpg" in found())
-            (trips / f"{number}.jpg").unlink()
+            draw_photo(70 + times).save(trips / name)
+            wait_for(lambda name=name: f"trips/{name}" in found())
+            (trips / name).unlink()
             wait_for(lambda: len(found()) == 8)
     assert sum(embedded) == 2
 

@@ -131,8 +131,8 @@ def build_index(
 
     Into an index that this model made before, only new or changed files are embedded. Files with the same path, time
     and size stay unchanged, and moved files are recognised by their content. Missing files are removed, but a missing
-    or emptied folder keeps its items. Memory is bounded by the batch. Embeddings are part of the index after a few seconds: a
-    search finds them, and a stopped indexing continues when it is repeated.
+    or emptied folder keeps its items. Memory is bounded by the batch. Embeddings are part of the index after a few
+    seconds: a search finds them, and a stopped indexing continues when it is repeated.
 
     Args:
         model: the model that embeds the images.
@@ -399,7 +399,9 @@ class _Run:
         assert writer.written is not None, "the items were in it"
         lost = {*changes.gone, *chain.from_iterable(changes.away.values())}
         source, folders = getattr(self.model, "source", "") or "MODEL", map(str, self.given)
-        command = shlex.join(["openvse", "index", str(source), *folders, "--out", str(self.index.path), "--forget"])
+        command = shlex.join(
+            ["openvse", "index", str(source), *folders, "--out", str(self.index.path), "--forget"]
+        )
         for folder, items in changes.away.items():
             moved = [item for item in items if writer.written.database.later_copies(item) - lost]
             kept = sorted({*items}.difference(moved))

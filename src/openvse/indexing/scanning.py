@@ -23,8 +23,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from openvse.errors import DataError, TextError, decoded_text
-from openvse.files import parse_json, read_lines, whole_characters
+from openvse.errors import DataError, JsonError, TextError, decoded_text
+from openvse.files import decoded_cell, parse_json, read_lines, whole_characters
 from openvse.indexing.conditions import FIELDS
 from openvse.indexing.database import ONLY_HEADER, Database, Root, decode_id, encode_id
 from openvse.indexing.manifest import Held, Item
@@ -49,6 +49,7 @@ _ROOT_IS_EMPTY = (
     "it with --forget"
 )
 _IS_AMBIGUOUS = "its name begins like the ids of another folder of this index: rename it"
+_PLAIN_TEXT = "write its sentences into a text file, one a line, and give that"
 _FILE_IS_EMPTY = "it holds no sentence: those of the index are kept"
 _UNREADABLE = "it cannot be listed, or leads to nothing: what the index holds of it is kept"
 
@@ -171,12 +172,14 @@ def changed_ns(status: os.stat_result, sidecars: Sequence[str | Path]) -> int:
 
 
 def list_sentences(root: Root) -> RootListing:
-    """List the distinct sentences of a text file, one a line. Raise DataError if it is no UTF-8."""
+    """List the distinct sentences of a text file, one a line. Raise DataError if it is no UTF-8, or a table."""
     file = Path(root.path)
     if not file.is_file():
         return RootListing(root, [], _ROOT_IS_GONE, holds="sentences")
     if is_image(file.name) or is_video_name(file.name):
         raise DataError(f"{escaped(file)} is an image or clip: index its folder, {escaped(file.parent)}")
+    if file.suffix.lower() in (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow"):
+        raise DataError(f"{escaped(file)} is a table: {_PLAIN_TEXT}")
     try:
         lines = read_lines(file)
     except TextError as error:
@@ -185,6 +188,11 @@ def list_sentences(root: Root) -> RootListing:
         raise DataError(
             f"{file} cannot be read ({error.strerror}): give a file with a sentence a line"
         ) from error
+    for number, line in enumerate(lines, start=1):
+        with suppress(JsonError):
+            if isinstance(decoded_cell(line), str):
+                continue
+        raise DataError(f"{escaped(file)}, line {number}: it is a list or an object: {_PLAIN_TEXT}")
     sentences = sorted({" ".join(line.split()) for line in lines} - {""}, key=encode_id)
     if not sentences:
         return RootListing(root, [], _FILE_IS_EMPTY, holds="sentences")
