@@ -76,10 +76,7 @@ class Candidate:
 
 @dataclass
 class Changes:
-    """The differences between some roots and an index of them. Unreached roots and folders keep their items.
-
-    ``away`` has the items of folders that are gone or empty now.
-    """
+    """The differences between roots and their index. ``away`` has the items of emptied folders, ``kept`` others."""
 
     candidates: list[Candidate] = field(default_factory=list)
     unchanged: int = 0
@@ -259,8 +256,8 @@ def _emptied(listing: RootListing) -> Callable[[str], Path | None]:
     @cache
     def is_empty(name: str) -> bool:
         start, folder = encode_id(listing.root.id_of(f"{name}/")), Path(listing.root.path, name)
-        listed = listing.entries[bisect_left(listing.entries, (start,)) :][:1]
-        if listed and listed[0][0].startswith(start):
+        place = bisect_left(listing.entries, (start,))
+        if any(entry[0].startswith(start) for entry in listing.entries[place : place + 1]):
             return False
         return not folder.is_dir() or next(walk_files(folder), None) is None
 
@@ -518,7 +515,7 @@ def _called_as_facts(lines: Iterable[Mapping[str, object]]) -> list[str]:
 
 def _naming(entry: Mapping[str, object]) -> str | None:
     """Return the key of a line that names its file."""
-    return next((key for key in _NAMES if isinstance(entry.get(key), str)), None)
+    return next((key for key in _NAMES if isinstance(name := entry.get(key), str) and "\0" not in name), None)
 
 
 def _items_of(
@@ -529,17 +526,17 @@ def _items_of(
     Whole paths, ``..`` and links lead to items (``paths_below``), then names in another form (``find_files``).
     """
     items = {entry[4] for entry in listing.entries}.union(kept)
-    strange = {folder / name: name for name in names if name not in items}
-    places = paths_below(folder, strange)
+    strange = {name: folder / name for name in names if name not in items}
+    places = paths_below(folder, strange.values())
     found = find_files(places.values())
     below = {
         name: file.relative_to(folder).as_posix()
-        for path, name in strange.items()
+        for name, path in strange.items()
         if (file := found.files.get(places[path], places[path])).is_relative_to(folder)
     }
     again = _other_names(folder, below.values(), listing)
     meant = {name: again.get(item, item) for name, item in below.items() if item in items or item in again}
-    nothing = [found.without_file(path) for path, name in strange.items() if name not in meant]
+    nothing = [found.without_file(path) for name, path in strange.items() if name not in meant]
     problems = [
         f"{len(cases):,} {what} (first: {escaped(cases[0])})"
         for what, cases in (

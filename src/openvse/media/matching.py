@@ -82,8 +82,8 @@ def paths_below(folder: Path, paths: Iterable[Path]) -> dict[Path, Path]:
 
     Whole paths lose what is before the folder. Paths that lead outside stay.
     """
-    base, resolve = folder.resolve(), lru_cache(maxsize=None)(Path.resolve)
-    places = {path: resolve(path.parent) / path.name for path in paths}
+    resolve = lru_cache(maxsize=None)(os.path.realpath)
+    base, places = Path(resolve(folder)), {path: Path(resolve(path.parent), path.name) for path in paths}
     return {
         path: folder / place.relative_to(base) if place.is_relative_to(base) else path
         for path, place in places.items()
