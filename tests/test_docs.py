@@ -265,7 +265,7 @@ def test_the_citation_names_its_papers() -> None:
     assert all(paper["title"] and paper["authors"] and paper["year"] for paper in citation["references"])
 
 
-@pytest.mark.parametrize("script", ["recipe_keys", "library"])
+@pytest.mark.parametrize("script", ["recipe_keys", "library", "rest"])
 def test_generated_pages_say_what_the_source_says(script: str) -> None:
     """``python docs/figures/SCRIPT.py`` writes a page anew."""
     made = runpy.run_path(str(DOCS / "figures" / f"{script}.py"))

@@ -75,11 +75,20 @@ def test_a_sidecar_that_leads_elsewhere_or_never_ends_is_not_read(tmp_path: Path
     (inside / "c.jpg.xmp").symlink_to("gone.xmp")
     (inside / "real.xmp").write_bytes(xmp_packet('xmp:Label="Red"'))
     (inside / "d.jpg.xmp").symlink_to("real.xmp")
-    for name in "abcd":
+    (inside / "e.jpg.xmp").symlink_to("e.jpg.xmp")
+    for name in "abcde":
         (inside / f"{name}.jpg").write_bytes(jpeg())
-    found = [read_facts(inside / f"{name}.jpg", [inside / f"{name}.jpg.xmp"]) for name in "abcd"]
-    assert [len(each.problems) for each in found] == [1, 1, 1, 0]
-    assert [each.header for each in found] == [{}, {}, {}, {"color_label": "Red"}]
+    found = [read_facts(inside / f"{name}.jpg", [inside / f"{name}.jpg.xmp"]) for name in "abcde"]
+    assert [len(each.problems) for each in found] == [1, 1, 1, 0, 1]
+    assert [each.header for each in found] == [{}, {}, {}, {"color_label": "Red"}, {}]
+
+
+def test_any_error_of_a_sidecar_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("openvse.media.sidecars.read_xmp", lambda *_: {}["a\nkey"])
+    told = b'{"title": "a.jpg", "photoTakenTime": {}, "geoData": {"latitude": %s, "longitude": 1}, "description": "d"}'
+    found = facts(tmp_path, {"a.jpg.xmp": b"", "a.jpg.json": told % (b"9" * 4000)})
+    (line,) = found.problems
+    assert found.header == {"description": "d"} and "a.jpg.xmp" in line and "\n" not in line
 
 
 def test_xmp_that_might_harm_is_refused() -> None:

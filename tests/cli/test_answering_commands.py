@@ -46,8 +46,11 @@ def test_evaluate_reports_and_writes_predictions(answered: Path, invoke: Invoke,
     )
     assert result.exit_code == 0, result.output
     assert "most frequent answer" in result.stdout and "exact match" in result.stdout
-    assert "2 question(s) are left out" in result.stderr  # of 14.png
+    assert "14.png" in result.stderr
     report = json.loads((out / "report.json").read_text())
+    assert [
+        line for line in report["problems"] if line.startswith("skipped 2 question(s)") and "14.png" in line
+    ]
     assert report["protocol"]["num_questions"]["all"] == 4 and report["model"]
     predictions = json.loads((out / "predictions.json").read_text())
     assert [entry["question_id"] for entry in predictions] == ["04.png#0", "04.png#1", "09.png#0", "09.png#1"]

@@ -150,7 +150,8 @@ def sweeps() -> list[list[str]]:
     """Return the sweeps that the scripts of docs/analysis.md start, as bash reads them."""
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/analysis.md").read_text(), re.DOTALL)
     script = "\n".join(block for block in blocks if "openvse sweep" in block)
-    stub = 'openvse() { printf "%q " "$@"; echo; }\ndata="data.source=coco:ROOT"\n'
+    stub = 'openvse() { printf "%q " "$@"; echo; }\n'
+    stub += "".join(f"{name}=data.source={name}:ROOT\n" for name in ("coco", "tgif", "mrw"))
     told = subprocess.run(["bash", "-euc", stub + script], capture_output=True, text=True, check=True).stdout
     return [words for line in told.splitlines() if (words := shlex.split(line))[0] == "sweep"]
 

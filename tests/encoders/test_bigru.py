@@ -195,3 +195,19 @@ def test_missing_assets_are_named(tmp_path) -> None:
 def test_token_ids_need_a_mask() -> None:
     with pytest.raises(ModelError, match="mask"):
         make()(Inputs(torch.zeros(1, 2, dtype=torch.int64), None))
+
+
+def test_a_word_without_a_vector_takes_that_of_its_trimmed_form(tmp_path) -> None:
+    """Released code of PVSE, DivE and ESA: without "-", "." and "'", and of that what stands before the first "/"."""
+    (path := tmp_path / "glove.txt").write_text(
+        "tshirt 1 0\nand 0 1\nU-turn 9 9\nu-turn 1 1\nuturn 5 5\n. 3 3\n"
+    )
+    words = ["t-shirt", "and/or", "u-turn", ".", "o'clock"]
+    options = {"embed_dim": 2, "word_dim": 2, "min_count": 1, "tokenizer": lambda: str.split}
+    for lookup, expected in {
+        "trimmed": [[1, 0], [0, 1], [1, 1], [3, 3], None],
+        "exact": [None, None, [1, 1], [3, 3], None],
+    }.items():
+        encoder = BiGRU(captions=[" ".join(words)], word_vectors=str(path), word_lookup=lookup, **options)
+        rows = {word: encoder.words.weight[encoder.vocabulary.id_of(word)].tolist() for word in words}
+        assert [row if max(row) >= 1 else None for row in rows.values()] == expected

@@ -112,6 +112,17 @@ def test_stored_features_of_another_width_are_refused() -> None:
         encoder_of_cells()(stored(width=7))
 
 
+def test_an_image_without_features_is_refused_and_half_precision_is_read() -> None:
+    encoder, inputs = encoder_of_cells().eval(), stored()
+    half = Inputs(inputs.values.half(), inputs.mask)
+    expected = encoder(Inputs(half.values.float(), inputs.mask)).local
+    assert torch.equal(encoder(half).local, expected) and expected.dtype == torch.float32
+    with pytest.raises(ModelError):
+        encoder(Inputs(inputs.values, inputs.mask & torch.tensor([[True], [False]])))
+    with pytest.raises(ModelError):
+        encoder(Inputs(inputs.values[:, :0], inputs.mask[:, :0]))
+
+
 def test_fine_tuning_on_stored_features_is_refused_but_evaluation_is_not() -> None:
     encoder = encoder_of_cells(fine_tune=True)
     with pytest.raises(ModelError, match="fine_tune"):

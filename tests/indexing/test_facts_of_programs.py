@@ -90,13 +90,14 @@ def test_bad_sidecars_and_those_that_differ_are_lines_of_the_report(photos: Path
     (photos / "a.jpg").write_bytes(jpeg("red", None, xmp_packet('xmp:Rating="2"')))
     (photos / "c.png.xmp").write_bytes(b"no XML")
     os.mkfifo(photos / "trip" / "b.jpg.xmp")
-    alone = "gone.jpg.xmp", "away.jpg.supplemental-meta.json"
+    alone = "gone.jpg.xmp", "trip/away.jpg.json"
     for name in (*alone, "drawing.svg.xmp", "drawing.svg", "package.json"):
         (photos / name).write_bytes(GRANDMA)
+    (photos / alone[1]).write_text(json.dumps({"title": "away.jpg", "photoTakenTime": {"timestamp": "1"}}))
     report, _ = update(photos)
     assert report.count == 3 and report.failed == []
     bad, pipe, unused, differing = sorted(
-        report.metadata_problems, key=lambda line: ("rating" in line, alone[1] in line)
+        report.metadata_problems, key=lambda line: ("rating" in line, alone[0] in line)
     )
     assert "c.png.xmp" in bad + pipe and "b.jpg.xmp" in bad + pipe
     assert "rating (1)" in differing and unused.startswith("2 ")

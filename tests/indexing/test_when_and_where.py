@@ -22,6 +22,7 @@ from openvse.indexing.index import Index
 from openvse.indexing.manifest import Item
 from openvse.indexing.scanning import iso_date
 from openvse.indexing.writer import IndexWriter, Root
+from openvse.media.ranks import FactSource, Said
 from openvse.media.videos import ClipSource, read_poster
 from photographs import exif_of, jpeg, write_video, xmp_of
 from tests.failures import Failures
@@ -120,7 +121,7 @@ def test_what_the_user_says_comes_first(model: ColourModel, album: Path, tmp_pat
     berlin = {"file_name": "berlin.jpg", "camera": "Grandpa's", "taken": "1985-07"}
     assert said(out)["berlin.jpg"] == berlin
     (album / "metadata.jsonl").write_text(
-        '{"file_name": "drawn.png", "date": "2022"}\n{"file_name": "tokyo.jpg", "date": "2024-02-31"}'
+        '{"file_name": "drawn.png", "date": "2022"}\n{"file_name": "tokyo.jpg", "date": "2024-02-31", "taken": null}'
     )
     report = build_index(model, album, out)
     assert report.described == 3 and "2024-02-31" in str(report.metadata_problems)
@@ -464,7 +465,8 @@ def test_metadata_that_the_database_cannot_read_are_mended(
     model: ColourModel, album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """One such line would make every condition fail."""
-    monkeypatch.setattr("openvse.media.sidecars.read_header", lambda path: {"gain": float("inf"), "mark": 1})
+    exif = Said(FactSource.EXIF, {"gain": float("inf"), "mark": 1})
+    monkeypatch.setattr("openvse.media.sidecars.said_by", lambda path: [exif])
     (album / "metadata.jsonl").write_text('{"file_name": "drawn.png", "rating": 3}\n')
     build_index(model, album, tmp_path / "index")
     assert said(tmp_path / "index")["drawn.png"] == {

@@ -1,4 +1,4 @@
-"""What other programs wrote: people, ratings and places of XMP, sidecars, a Takeout, and dates in names."""
+"""What other programs wrote: people, ratings and places of XMP, names of sidecars, a Takeout, and dates in names."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import struct
+import unicodedata
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from openvse.media.headers import date_in_name, read_header, read_xmp
+from openvse.media.ranks import ranked_facts
 from openvse.media.sidecars import FileFacts, Sidecars, read_facts, sidecar_problems
 from photographs import bag, exif_of, jpeg, xmp_of, xmp_packet
 from tests.failures import Failures
@@ -75,7 +77,7 @@ def test_what_xmp_says() -> None:
     failures = Failures()
     for content, said in XMP:
         with failures.of(said):
-            assert read_xmp(content) == said
+            assert ranked_facts([read_xmp(content)]) == said
     assert not failures, failures
 
 
@@ -89,8 +91,35 @@ NAMES = [
     ("signal-2020-01-01-123456.jpg", "2020-01-01T12:34:56"),
     ("2020-01-01 12.34.56.jpg", "2020-01-01T12:34:56"),
     ("VID_20200101_123456789.mp4", "2020-01-01T12:34:56"),
-    ("PXL_20230102_030405678.jpg", datetime(2023, 1, 2, 3, 4, 5, tzinfo=UTC).astimezone().isoformat()),
+    ("PXL_20230102_030405678.jpg", "2023-01-02T03:04:05Z"),
     ("holiday 2020-01-01.jpg", "2020-01-01"),
+    ("Screenshot 2023-05-31 at 11.30.00 PM.png", "2023-05-31T23:30:00"),
+    ("Screenshot 2023-05-31 at 12.30.00\u202fAM (2).png", "2023-05-31T00:30:00"),
+    ("WhatsApp Image 2020-01-01 at 9.34.56 pm.jpeg", "2020-01-01T21:34:56"),
+    ("Bildschirmfoto 2023-05-31 um 18.30.00.png", "2023-05-31T18:30:00"),
+    ("Captura de pantalla 2023-05-31 a las 18.30.00.png", "2023-05-31T18:30:00"),
+    ("截屏2023-05-31 18.30.00.png", "2023-05-31T18:30:00"),
+    ("20200101T103000Z.jpg", "2020-01-01T10:30:00Z"),
+    ("2020-01-01T10-30-00+0200.jpg", "2020-01-01T10:30:00+02:00"),
+    ("IMG20200101123456.jpg", "2020-01-01T12:34:56"),
+    ("BURST20200101123456789_COVER.jpg", "2020-01-01T12:34:56"),
+    ("IMG_20200101_123456HDR.jpg", "2020-01-01T12:34:56"),
+    ("IMG_20200101_1234567.jpg", "2020-01-01"),
+    ("2020-01-01_12345.jpg", "2020-01-01"),
+    ("2020-01-01-10 scans.jpg", "2020-01-01"),
+    ("2020-01-01b.jpg", "2020-01-01"),
+    ("2019-05-04 copy of 20200101_101010.jpg", "2020-01-01T10:10:10"),
+    ("2019-05-04 - 2019-05-10 Italy.jpg", None),
+    ("2019-05-04_2020-01-01.jpg", None),
+    ("20190504-20190510.jpg", None),
+    ("20200101_999999.jpg", None),
+    ("20200101_1234567.jpg", None),
+    ("photo_20201015x1080.jpg", None),
+    ("photo-9f20200101ab.jpg", None),
+    ("2020.01.01.2.png", None),
+    ("v1.2020.01.01.png", None),
+    ("12020-01-01.jpg", None),
+    ("2020-02-30.jpg", None),
     ("20200101.jpg", None),
     ("IMG_20201301.jpg", None),
     ("IMG_20200230.jpg", None),
@@ -143,34 +172,87 @@ def test_exif_describes_a_picture_before_xmp(tmp_path: Path) -> None:
 
 
 LONG = "a_name_that_is_longer_than_what_a_takeout_keeps_of_it"
-BESIDE = [
-    ("a.jpg", "a.jpg.xmp"),
-    ("a.jpg", "a.xmp"),
-    ("sub/a.jpg", "sub/a.XMP"),
-    ("a.jpg", "a.jpg.json"),
-    ("a.jpg", "a.jpg.supplemental-metadata.json"),
-    ("a(1).jpg", "a.jpg(1).json"),
-    ("a(1).jpg", "a.jpg.supplemental-metadata(1).json"),
-    ("a(1).jpg", "a(1).jpg.json"),
-    ("a-edited.jpg", "a.jpg.supplemental-metadata.json"),
-    ("a.MP4", "a.HEIC.json"),
-    ("IMG_20230405_060708_1234.jpg", "IMG_20230405_060708_1234.jpg.supplemental-meta.json"),
-    (f"{LONG[:47]}.jpg", f"{LONG[:46]}.json"),
-    (f"{LONG[:47]}(2).jpg", f"{LONG[:46]}(2).json"),
-]
-APART = [
-    ("a.jpg", "b.jpg.xmp"), ("a.jpg", "sub/a.xmp"), ("a(1).jpg", "a.jpg.json"), ("a.jpg", "a.jpg(1).json"),
-    ("a.jpg", "a.json"), ("ab.jpg", "a.jpg.json"), ("a.jpg", "metadata.json"),
+WIDE = "旅行の写真とても長い名前のファイルで切られるもの"
+ACCENTED = "Ünterwegs_im_Grünen_mit_der_ganzen_größeren_Familie_und_Ömi"
+MORE = ".supplemental-metadata"
+# The files of a folder, each sidecar with its title (None for XMP), and the sidecars of each file.
+BESIDE: list[tuple[dict[str, list[str]], dict[str, str | None]]] = [
+    ({"a.jpg": ["a.jpg.xmp", "a.xmp", "a.jpg.json"]}, {"a.xmp": None, "a.jpg.json": "a.jpg", "a.jpg.xmp": None}),
+    ({"a.jpg": ["a.xmp"], "a.dng": ["a.xmp"]}, {"a.xmp": None}),
+    ({"sub/a.jpg": ["sub/a.XMP"]}, {"sub/a.XMP": None}),
+    ({"a.JPG": ["A.jpg.xmp"], "Mühe.jpg": ["Mu\u0308he.xmp"]}, {"A.jpg.xmp": None, "Mu\u0308he.xmp": None}),
+    ({"a.jpg": ["a.jpg.xmp"], "A.jpg": []}, {"a.jpg.xmp": None}),
+    ({"a.jpg": []}, {"b.jpg.xmp": None, "sub/a.xmp": None, "b.jpg.json": "b.jpg", "c.json": "c"}),
+    *(
+        ({name: [beside]}, {beside: "a.jpg"})
+        for name, beside in (
+            ("a.jpg", f"a.jpg{MORE}.json"), ("a.jpg", "a.jpg.s.json"), ("a.jpg", "a.jpg.metadata.json"),
+            ("a.jpg", "of another name.json"), ("a(1).jpg", "a.jpg(1).json"), ("a(1).jpg", f"a.jpg{MORE}(1).json"),
+            ("a(1).jpg", f"a.jpg(1){MORE}.json"), ("a(1).jpg", "A.JPG(1).json"), ("a-edited.jpg", f"a.jpg{MORE}.json"),
+            ("a-編集済み(1).jpg", "a.jpg(1).json"), ("a(1)-ha editado.jpg", "a.jpg.suppl(1).json"),
+            ("a-.jpg", "a.jpg.json"),
+        )
+    ),
+    ({"a(1).jpg": ["a(1).jpg.json"]}, {"a(1).jpg.json": "a(1).jpg"}),
+    ({"a.jpg": ["a.json"]}, {"a.json": "a"}),
+    ({"a(1).jpg": []}, {"a.jpg.json": "a.jpg"}),
+    ({"a.jpg": []}, {"a.jpg(1).json": "a.jpg"}),
+    ({"ab.jpg": [], "a-1.jpg": []}, {"a.jpg.json": "a.jpg"}),
+    ({"a-edited.jpg": ["a.HEIC.json"], "a.HEIC": ["a.HEIC.json"]}, {"a.HEIC.json": "a.HEIC"}),
+    ({"a-b-edited.jpg": ["a-b.jpg.json"], "a.jpg": ["a.jpg.json"]}, {"a-b.jpg.json": "a-b.jpg", "a.jpg.json": "a.jpg"}),
+    ({"a.MP4": ["a.HEIC.json"]}, {"a.HEIC.json": "a.HEIC"}),
+    ({"a.MOV": ["a.PNG.json"], "a.PNG": ["a.PNG.json"]}, {"a.PNG.json": "a.PNG"}),
+    ({"a.jpg": ["a.jpg.json"], "a.png": []}, {"a.jpg.json": "a.jpg"}),
+    ({"A_B_s picture_.jpg": ["x.json"]}, {"x.json": "A/B's picture?.jpg"}),
+    ({f"{LONG[:47]}.jpg": [f"{LONG[:46]}.json"]}, {f"{LONG[:46]}.json": f"{LONG}.jpg"}),
+    ({f"{LONG[:47]}(2).jpg": [f"{LONG[:46]}(2).json"]}, {f"{LONG[:46]}(2).json": f"{LONG}.jpg"}),
+    ({f"{LONG[:44]}.jpg": [f"{LONG[:44]}.j.json"], f"{LONG[:44]}-ed.jpg": [f"{LONG[:44]}.j.json"]},
+     {f"{LONG[:44]}.j.json": f"{LONG[:44]}.jpg"}),
+    ({f"{LONG}a.jpg": [f"{LONG[:46]}.json"], f"{LONG}b.jpg": [f"{LONG[:46]}(1).json"]},
+     {f"{LONG[:46]}.json": f"{LONG}a.jpg", f"{LONG[:46]}(1).json": f"{LONG}b.jpg"}),
+    ({f"{WIDE}.jpg": [f"{WIDE[:15]}.json"]}, {f"{WIDE[:15]}.json": f"{WIDE}.jpg"}),
+    ({f"{WIDE[:16]}.jpg": [f"{WIDE[:15]}.json"]}, {f"{WIDE[:15]}.json": f"{WIDE}.jpg"}),
+    ({unicodedata.normalize("NFD", f"{ACCENTED[:47]}.jpg"): [f"{ACCENTED[:46]}.json"]},
+     {f"{ACCENTED[:46]}.json": f"{ACCENTED}.jpg"}),
 ]  # fmt: skip
 
 
-def test_sidecars_are_found_by_their_names() -> None:
+def test_sidecars_are_found_by_names_and_titles(tmp_path: Path) -> None:
     failures = Failures()
-    for name, beside in (*BESIDE, *APART):
-        with failures.of(name, beside):
-            assert Sidecars([beside]).of(name) == ([beside] if (name, beside) in BESIDE else [])
+    for number, (files, sidecars) in enumerate(BESIDE):
+        root = tmp_path / str(number)
+        (root / "sub").mkdir(parents=True)
+        for name, title in sidecars.items():
+            (root / name).write_text(takeout(title) if title else "")
+        found = Sidecars(root, sidecars, files)
+        with failures.of(files, sidecars):
+            assert {name: found.of(name) for name in files} == files
+            assert {*found.unused()} == sidecars.keys() - {
+                each for beside in files.values() for each in beside
+            }
+        with failures.of(files, "the title is that of the file"):
+            for name, beside in files.items():
+                (root / name).write_bytes(b"")
+                assert (
+                    read_facts(root / name, [root / each for each in beside if "json" in each]).problems == []
+                )
     assert not failures, failures
-    assert Sidecars(["a.xmp", "a.jpg.json", "a.jpg.xmp"]).of("a.jpg") == ["a.jpg.xmp", "a.xmp", "a.jpg.json"]
+
+
+def test_json_of_other_programs_is_no_sidecar(tmp_path: Path) -> None:
+    others = {
+        "a.json": "[1]",
+        "b.json": "{",
+        "package.json": '{"title": "p", "size": 3}',
+        "c.json": '{"title": "c"}',
+    }
+    others["metadata.json"] = json.dumps({"title": "Album", "geoData": {}, "date": {"timestamp": "1"}})
+    for name, written in others.items():
+        (tmp_path / name).write_text(written)
+    found = Sidecars(tmp_path, others, ["a.jpg", "b.jpg"])
+    assert found.unused() == []
+    for name in ("a.jpg", "b.jpg"):
+        assert facts(tmp_path, {each: others[each] for each in found.of(name)}, name=name) == FileFacts()
 
 
 def facts(
@@ -195,7 +277,7 @@ def test_a_sidecar_wins_and_what_differs_is_counted(tmp_path: Path) -> None:
     }  # fmt: skip
     assert [*found.differing] == ["rating"]
     (line,) = sidecar_problems([found, found])
-    assert "rating (2)" in line and "a.jpg.xmp" in line
+    assert "rating (2)" in line and line.endswith("a.jpg")
 
 
 MOMENT = datetime.fromtimestamp(1717237800, UTC)  # 10:30

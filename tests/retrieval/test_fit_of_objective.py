@@ -64,6 +64,30 @@ def build(
     return build_objective(recipe, model=build_model(recipe, captions=["red dog"]))
 
 
+@pytest.mark.parametrize(
+    ("image", "text", "fits"),
+    [
+        ({"combine": "concatenate"}, {}, False),
+        ({"combine": "concatenate"}, {"combine": "concatenate"}, True),
+        ({}, {"joined": True}, False),
+        ({"joined": True}, {"joined": True, "num_embeddings": 3}, False),
+        ({"joined": True}, {"combine": "concatenate"}, True),  # twice as wide by either way
+        ({"joined": True, "num_embeddings": 1}, {}, True),
+        ({"num_embeddings": 3}, {"num_embeddings": 0, "combine": "concatenate"}, True),
+    ],
+)
+def test_both_sides_have_one_width(image: dict[str, Any], text: dict[str, Any], fits: bool) -> None:
+    sides = {
+        "image": {**PIE_IMAGE, "aggregator": {"name": "gcn", "aggregator": {"name": "pie_net", **image}}},
+        "text": {**PIE_TEXT, "aggregator": {"name": "pie_net", **text}},
+    }
+    if fits:
+        build({**RANKING, "weight": 1.0}, **sides)
+        return
+    with pytest.raises(RecipeError, match="wide"):
+        build({**RANKING, "weight": 1.0}, **sides)
+
+
 class TestResiduals:
     def test_neither_side_has_any(self) -> None:
         message = (

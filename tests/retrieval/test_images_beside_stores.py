@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def test_a_member_that_can_read_images_reads_them(
         others=[Member(other.images, other.texts, models[1].similarity)],
     )
     assert found.report.metrics == expected.metrics
-    assert [line for line in found.warnings if line.startswith("model 2 reads the images")]
+    assert (found.warnings, found.report.problems) == ((), ())
     with pytest.raises(StoreError):  # by itself, it was told what to read
         evaluate_towers(models[1:], request)
     with pytest.raises(StoreError):
@@ -102,3 +103,29 @@ def test_a_model_without_a_network_reads_the_store_of_its_run(
         ):  # before it could be asked about --overwrite
             run_recipe(parse_recipe(tree), tmp_path / "new")
         assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("reads", ["features", "images", "both"])
+def test_items_that_cannot_be_used_are_in_the_report(
+    models: tuple[TwoTower, TwoTower], tmp_path: Path, reads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with a number that is not finite, one whose file is cut off; the folds are then of other images."""
+    monkeypatch.setattr(FeatureStoreWriter, "_check_item", lambda *_: None)  # it would refuse the number
+    corpus = open_corpus(write_album(tmp_path / "album"))
+    with FeatureStoreWriter(tmp_path / "store", fingerprint="detector", dim=5) as writer:
+        for number, item in enumerate(corpus.image_ids):
+            writer.add(item, torch.full((4, 5), torch.nan if number == 1 else 1.0))
+    cut = tmp_path / "album" / corpus.image_paths[2].name
+    cut.write_bytes(cut.read_bytes()[:-40])
+    chosen = {"features": models[:1], "images": models[1:], "both": models}[reads]
+    stores = () if reads == "images" else (tmp_path / "store",)
+    found = evaluate_towers(chosen, Request(str(tmp_path / "album"), "all", stores, folds=2))
+    left_out = {"features": [1], "images": [2], "both": [1, 2]}[reads]
+    assert found.report.protocol.num_images == len(corpus) - len(left_out)
+    folds, *skipped = found.report.problems
+    assert all(corpus.image_ids[number] in line for number, line in zip(left_out, skipped, strict=True))
+    assert f"2 folds are cut from the {len(corpus) - len(left_out)} images" in folds
+    written = {path.name: path.read_text() for path in found.write(tmp_path / "report")}
+    for line in found.report.problems:
+        assert line in written["report.md"] and line in json.loads(written["report.json"])["problems"]

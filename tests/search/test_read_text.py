@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
@@ -19,7 +23,20 @@ from openvse.indexing import Index
 from openvse.indexing.database import READER, Database
 from openvse.indexing.manifest import read_manifest
 from openvse.indexing.readings import TextReport
-from openvse.media.text_reading import LEAST_CONFIDENCE, MOST_LINES, RapidReader, TextLine
+from openvse.media.text_reading import (
+    LEAST_CONFIDENCE,
+    MOST_LENGTH,
+    MOST_LINES,
+    MOST_PIECES,
+    OVERLAP_PX,
+    PIECE_PX,
+    WHOLE_PX,
+    RapidReader,
+    TextLine,
+    _joined,
+    as_read,
+    pieces_of,
+)
 from openvse.search import Hit, Page, SearchEngine
 from openvse.search.rank_fusion import WordHits
 from openvse.search.text_hits import REACH, beside_each_other
@@ -31,7 +48,7 @@ TEXTS = {
     "red": ("Invoice 2024-117", "Total 12,50 EUR"),
     "green": ("REWE Markt", "Kopfsteinpflaster"),
     "blue": (),
-    "white": ("modem", "lnvoice 99"),
+    "white": ("modem", "lnvoice 99", "Ting Vit đưng ph"),
 }
 
 
@@ -99,6 +116,9 @@ def names(hits: Sequence[Hit]) -> list[str]:
         ("2024-117", "red.png", ["Invoice 2024-117"]),
         ("invoice total", "red.png", ["Invoice 2024-117", "Total 12,50 EUR"]),
         ("the modem", "deeper/white.png", ["modem"]),
+        ("Tiếng VIỆT", "deeper/white.png", ["Ting Vit đưng ph"]),
+        ("đường phố", "deeper/white.png", ["Ting Vit đưng ph"]),
+        ("tieng viet", "deeper/white.png", ["Ting Vit đưng ph"]),
     ],
 )
 def test_a_word_that_was_read_finds_its_image(
@@ -264,6 +284,143 @@ def test_a_long_text_does_not_win_by_its_length() -> None:
 def test_words_that_no_text_has_weigh(model: Painter, out: Path) -> None:
     """A word of a sentence on a sign is no reason to come before what looks like the sentence."""
     assert found(model, out, "people wait at a crossing beside the markt")[0].id == "blue.png"
+
+
+LARGE = [(1080, 12_000), (9000, 900), (6000, 4000), (3000, 2000), (2501, 30), (7, 9000), (2600, 2600)]
+
+
+@pytest.mark.parametrize("size", LARGE)
+def test_pieces_cover_a_picture_and_overlap(size: tuple[int, int]) -> None:
+    pieces = pieces_of(*size)
+    assert 1 < len(pieces) <= MOST_PIECES
+    assert all(max(right - left, bottom - top) <= PIECE_PX for left, top, right, bottom in pieces)
+    for axis, side in enumerate(size):
+        spans = sorted({(piece[axis], piece[axis + 2]) for piece in pieces})
+        assert (spans[0][0], spans[-1][1]) == (0, side)
+        assert all(end - start >= OVERLAP_PX - 1 for (_, end), (start, _) in pairwise(spans))
+    assert pieces_of(WHOLE_PX, 10) == [(0, 0, WHOLE_PX, 10)]
+
+
+Box = tuple[float, float, float, float]
+LINES: list[tuple[list[list[Box]], list[Box]]] = [
+    ([[(100, 500, 1000, 540)], [(840, 500, 1940, 540)], [(1780, 501, 2500, 540)]], [(100, 500, 2500, 540)]),
+    ([[(100, 500, 400, 540)], [(102, 501, 401, 541)]], [(100, 500, 401, 541)]),
+    ([[(100, 980, 900, 1000)], [(100, 980, 900, 1020)]], [(100, 980, 900, 1020)]),  # half of it, and all
+    ([[(100, 500, 1000, 540), (100, 536, 990, 576)], [(840, 500, 1500, 540)]],
+     [(100, 500, 1500, 540), (100, 536, 990, 576)]),  # the line below is another
+    ([[(100, 500, 1000, 540)], [(850, 500, 930, 540), (940, 500, 1200, 540)]], [(100, 500, 1200, 540)]),
+    ([[(100, 500, 300, 540)], [(310, 500, 500, 540)]], [(100, 500, 300, 540), (310, 500, 500, 540)]),
+]  # fmt: skip
+"""The boxes of each piece, and the lines."""
+
+
+@pytest.mark.parametrize(("pieces", "lines"), LINES)
+@pytest.mark.parametrize("turned", [0.0, 0.1])
+def test_a_line_in_several_pieces_is_one(pieces: list[list[Box]], lines: list[Box], turned: float) -> None:
+    turn = np.array([[np.cos(turned), np.sin(turned)], [-np.sin(turned), np.cos(turned)]])
+
+    def corners(box: Box) -> np.ndarray:
+        left, top, right, bottom = box
+        at = [[left, top], [right, top], [right, bottom], [left, bottom]]
+        return np.array(at @ turn + 300 * turned, np.float32)
+
+    joined = _joined([np.array([corners(box) for box in piece]) for piece in pieces])
+    assert len(joined) == len(lines)
+    for found, expected in zip(
+        sorted(joined, key=np.sum), sorted(map(corners, lines), key=np.sum), strict=True
+    ):
+        assert np.abs(found - expected).max() < 3
+
+
+def letters_of(model: str) -> set[str]:
+    """Return the letters that a model of the reader knows."""
+    import rapidocr
+
+    loaded = onnx.load(Path(rapidocr.__file__).parent / "models" / model, load_external_data=False)
+    return {*next(each.value for each in loaded.metadata_props if each.key == "character").split("\n")}
+
+
+@pytest.mark.medium
+def test_the_letters_that_are_not_read_are_those_that_the_model_lacks() -> None:
+    known = letters_of("PP-OCRv6_rec_small.onnx")
+    latin = [chr(code) for code in (*range(0x41, 0x250), *range(0x1E00, 0x1F00))]
+    greek = [chr(code) for code in (*range(0x384, 0x3CF), *range(0x1F00, 0x2000))]
+    letters = [each for each in (*latin, *greek) if each.isalpha() and unicodedata.is_normalized("NFC", each)]
+    assert {each for each in letters if each not in known} == {each for each in letters if not as_read(each)}
+    page = (Path(__file__).parents[2] / "docs" / "ranking.md").read_text()
+    rows = re.findall(
+        r"^\| ([A-Z][^|]*) \| ([^|]*) \|$", page.partition("| language |")[2].partition("\n\n")[0], re.M
+    )
+    said = dict(rows)
+    assert {"Vietnamese", "Greek", "Welsh"} <= {*said}
+    for language, letters in said.items():
+        for letter in letters.split():
+            assert letter not in known and letter.upper() not in known - {"Ạ"}, (language, letter)
+    for script in ("CYRILLIC", "ARABIC", "HEBREW", "HANGUL", "THAI", "DEVANAGARI"):
+        assert not [
+            each for each in known if len(each) == 1 and unicodedata.name(each, "").startswith(script)
+        ]
+
+
+def test_much_is_read_in_part_and_named(
+    model: Painter,
+    photos: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Lines beyond a length, and a picture of more pieces than are read: each is named, and the rest is read."""
+    seen: list[tuple[int, int]] = []
+
+    def boxes(_: RapidReader, pixels: np.ndarray) -> np.ndarray:
+        seen.append(pixels.shape[:2])
+        return np.array(
+            [[[0, 20 * row], [2000, 20 * row], [2000, 20 * row + 4], [0, 20 * row + 4]] for row in range(50)]
+        )
+
+    monkeypatch.setattr(RapidReader, "_boxes", boxes)
+    monkeypatch.setattr(
+        RapidReader,
+        "_lines",
+        lambda _, __, boxes: [TextLine(f"line {row}", 1.0, BOX) for row in range(len(boxes))],
+    )
+    reader = RapidReader()
+    assert len(reader.read(Image.new("RGB", (2000, 1000)))) == MOST_LENGTH // 500 < 50 and "20" in reader.note
+    monkeypatch.setattr("openvse.media.text_reading.MOST_LENGTH", 10**9)
+    Image.new("RGB", (300, 60_000)).save(photos / "strip.png")
+    with caplog.at_level(logging.WARNING):
+        update(model, photos, tmp_path / "index", reader)
+    assert [record.args[0] for record in caplog.records] == [str(photos / "strip.png")]  # type: ignore[index]
+    assert "300 x 60000" in caplog.text and max(map(max, seen)) < 60_000 and len(seen) < MOST_PIECES + 10
+
+
+@pytest.mark.slow
+def test_a_picture_within_the_bound_is_read_as_by_the_library() -> None:
+    image, reader = Image.new("RGB", (900, 300), "white"), RapidReader(threads=1)
+    for row in range(3):
+        ImageDraw.Draw(image).text(
+            (20, 80 * row + 10), f"Invoice {row} total", "black", ImageFont.load_default(36)
+        )
+    lines = reader.read(image)
+    pixels = np.ascontiguousarray(np.asarray(image)[:, :, ::-1])
+    found = reader._engine(pixels, use_det=True, use_cls=True, use_rec=True)
+    boxes = (np.asarray(found.boxes, float) / image.size).round(4).tolist()
+    assert [[*map(list, line.box)] for line in lines] == boxes
+    assert [line.text for line in lines] == [*found.txts]
+    assert [line.confidence for line in lines] == [round(float(score), 3) for score in found.scores]
+
+
+@pytest.mark.slow
+def test_small_print_of_a_large_picture_is_read_once() -> None:
+    """A sentence over all pieces of a panorama, and thin pictures, which the library would enlarge without a bound."""
+    image, reader = Image.new("RGB", (4000, 300), "white"), RapidReader(threads=1)
+    sentence = "alder birch cedar dogwood elm fir ginkgo hazel ironwood juniper katsura larch maple nutmeg oak poplar"
+    ImageDraw.Draw(image).text((60, 120), sentence, "black", ImageFont.load_default(60))
+    (line,) = reader.read(image)
+    assert line.text.split() == sentence.split()
+    assert (line.box[0][0], line.box[2][0]) == pytest.approx((0.01, 0.8), abs=0.1)
+    for size in ((1, 2000), (2000, 1), (1, 4000)):
+        assert reader.read(Image.new("RGB", size)) == []
 
 
 @pytest.mark.slow

@@ -105,7 +105,11 @@ async def said(client: Client, tool: str, **arguments: Any) -> Any:
     (content,) = result.content
     if result.is_error:
         return content.text
-    assert json.loads(content.text) == result.structured_content
+    hits = result.structured_content.get("hits")
+    if hits is None:
+        assert json.loads(content.text) == result.structured_content
+    else:  # a line for each, as they are sent once
+        assert content.text == "\n".join(f"key {hit['key']}: {hit['id']} ({hit['title']})" for hit in hits)
     return result.structured_content
 
 
@@ -123,6 +127,9 @@ async def asks_everything(client: Client) -> None:
     assert [each["id"] for each in (await said(client, "search", q="blue", where=where))["hits"]] == [
         "red.jpg"
     ]
+    for name, given, written in SPELLED:
+        as_meant = await said(client, "search", q="blue", **{name: given})
+        assert await said(client, "search", q="blue", **{name: written}) == as_meant, written
     others = await said(client, "similar", key=hit["key"])
     assert {each["id"] for each in others["hits"]} == {"green.jpg", "blue.jpg"}
     about = await said(client, "describe", key=hit["key"])
@@ -135,6 +142,18 @@ async def asks_everything(client: Client) -> None:
     assert (await said(client, "search", q="red", top_k=1))["hits"] == found["hits"]
 
 
+SPELLED: list[tuple[str, object, object]] = [
+    ("avoid", ["red", "green"], '["red", "green"]'),
+    ("avoid", ["red"], "red"),
+    ("avoid", ["[red] things"], "[red] things"),
+    ("where", ["rating >= 4", "size > 1"], ' ["rating >= 4", "size > 1"] '),
+    ("top_k", 2, "2"),
+    ("rerank", False, "false"),
+    ("like", 1, "1"),
+    ("only", None, None),
+]
+"""Arguments, each as the schema says and as clients write it."""
+
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("search", {}, "query"),
     ("search", {"q": "red", "top_k": 100_000}, "top_k"),
@@ -142,7 +161,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("search", {"q": "red " * 1000}, "q"),
     ("search", {"q": "red", "where": ["rating >"]}, "rating"),
     ("search", {"q": "red", "where": ["path ~ " + "*a" * 20]}, "stars"),
-    ("search", {"q": {"a": 1}, "top_k": [1, 2]}, "top_k"),
+    ("search", {"q": {"a": 1}}, "q is {'a': 1}: it should be a valid string"),
+    ("search", {"q": "red", "top_k": [1, 2]}, "top_k"),
+    ("search", {"q": "red", "avoid": "['a dog', 'a cat']"}, "list of texts"),
+    ("search", {"q": "red", "avoid": '["a", ["b"]]'}, "avoid.1"),
+    ("search", {"q": "red", "where": {"field": "size"}}, "list"),
+    ("similar", {"key": 1, "q": "red"}, "q is no field"),
     ("describe", {"key": 99_999}, "99"),
     ("describe", {"key": "../../etc/passwd"}, "passwd"),
     ("describe", {}, "key"),
@@ -170,9 +194,23 @@ def test_errors_and_replies_are_those_of_the_rest_interface(listening: Listening
     ]
 
     async def asks(client: Client) -> None:
-        assert await said(client, "search", q="red") == rest[0]
-        assert await said(client, "search", q="red", top_k=0) == rest[1]["error"]
+        found = await said(client, "search", q="red")
+        assert {**found, "hits": ()} == {**rest[0], "hits": ()}
+        for hit, known in zip(found["hits"], rest[0]["hits"], strict=True):
+            assert hit == {name: value for name, value in known.items() if name in hit}
+            assert {*known} - {*hit} <= {"was", "probability", "fit", "matched", "text", "thumbnail"}
+        assert await said(client, "search", q="red", top_k=0) == rest[1]["error"].replace("'0'", "0")
         assert await said(client, "search", q="red", where=["size > x"]) == rest[2]["error"]
+
+    over_http(listening, asks)
+
+
+def test_what_is_said_of_an_item_is_that_of_the_rest_interface(listening: Listening) -> None:
+    address = f"{listening.url}/api/items/1"
+    known = httpx.get(address, headers={"authorization": f"Bearer {TOKEN}"}).json()
+
+    async def asks(client: Client) -> None:
+        assert await said(client, "describe", key=1) == known
 
     over_http(listening, asks)
 
@@ -186,15 +224,16 @@ def test_no_path_of_the_machine_is_told(listening: Listening, album: Path) -> No
     over_http(listening, asks)
 
 
-def post(listening: Listening, content: bytes, **headers: str) -> httpx.Response:
+def post(listening: Listening, content: bytes, path: str = "/mcp", **headers: str) -> httpx.Response:
     wanted = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
     wanted |= {"authorization": f"Bearer {TOKEN}"} | headers
-    return httpx.post(f"{listening.url}/mcp", content=content, headers=wanted, timeout=30)
+    return httpx.post(f"{listening.url}{path}", content=content, headers=wanted, timeout=30)
 
 
 def test_nobody_asks_without_the_token_or_from_another_site(listening: Listening) -> None:
     hello = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
-    assert post(listening, hello).status_code == 200
+    assert [post(listening, hello, path).status_code for path in ("/mcp", "/mcp/", "//mcp")] == [200] * 3
+    assert post(listening, hello, "/mcp/", authorization="").status_code == 401
     assert post(listening, hello, authorization="").status_code == 401
     assert post(listening, hello, authorization="Bearer wrong").status_code == 401
     assert post(listening, hello, origin="https://evil.example").status_code == 403

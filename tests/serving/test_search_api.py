@@ -14,6 +14,7 @@ from openvse.indexing.readings import read_texts
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.hit_reranker import HitReranker
 from openvse.search import Page, Query, SearchEngine
+from openvse.serving.schemas import FOUND_EXAMPLE, HIT_EXAMPLE
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
 from tests.conftest import draw_photo
@@ -38,6 +39,8 @@ def test_a_sentence_finds_what_the_engine_finds(client: TestClient, engine: Sear
     assert ids(reply) == [hit.id for hit in expected]
     assert [hit["score"] for hit in reply["hits"]] == pytest.approx([hit.score for hit in expected], abs=1e-5)
     assert [hit["rank"] for hit in reply["hits"]] == list(range(1, 8))
+    assert {*reply} == {*FOUND_EXAMPLE}  # docs/reference/rest.md lists these
+    assert {*reply["hits"][0]} == {*HIT_EXAMPLE}
     assert reply["searched"] == 60 and reply["more"]
 
 

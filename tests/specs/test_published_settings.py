@@ -104,6 +104,28 @@ def test_pvse_has_the_k_of_its_figures(name: str, k: int) -> None:
     assert all(f"K = {k}" in told.source for told in recipe.published)
 
 
+def test_words_of_glove_are_all_known_and_looked_up_as_released() -> None:
+    """PVSE's and DivE's vocabularies have every word, and a word of PVSE's video tables is its fixed vector."""
+    failures = Failures()
+    every = [name for name in list_recipes() if name.startswith(("pvse/", "dive/")) and "_cpu" not in name]
+    for name in [*every, "vse_pp/mrw_frames_bigru", "order/tgif_frames_bigru", "esa/coco_regions_bigru"]:
+        with failures.of(name):
+            options = read(name).text.encoder.options
+            assert (options["tokenizer"], options["word_lookup"]) == ("nltk", "trimmed")
+            assert options.get("min_count", 4) == (4 if "esa" in name else 1)
+    for name in [name for name in list_recipes() if name.startswith(("devise/", "corr_"))]:
+        with failures.of(name):
+            assert read(name).text.encoder.options["min_count"] == 1
+    assert len(every) == 18 and not failures, failures
+
+
+@pytest.mark.parametrize("row", ["frozen", "k0", "no_global", "no_residual", "no_mil", "relative"])
+def test_plots_of_pvse_are_of_models_before_the_cnn_is_fine_tuned(row: str) -> None:
+    recipe = read(f"pvse/coco_grids_bigru_{row}")
+    frozen = [(phase.epochs, phase.frozen) for phase in recipe.training.phases]
+    assert (frozen, recipe.published) == ([(50, ("image.encoder.backbone",))], ())
+
+
 STATED = [
     name
     for name in list_recipes()

@@ -29,6 +29,7 @@ class Aggregator(Configured, nn.Module, ABC):
         yields_residual: True when the embedding sets carry a residual.
         yields_source: True when the embedding sets carry a source. Their residual is then the code made from it.
         yields_gaussian: True when an embedding is a distribution: its mean and the variance terms that ``csd`` reads.
+        widens: how many times as wide as the joint space an embedding is.
         unit_length: True when a tower scales its embeddings to unit length, False when their length has a meaning.
     """
 
@@ -39,6 +40,7 @@ class Aggregator(Configured, nn.Module, ABC):
     yields_residual: bool = False
     yields_source: bool = False
     yields_gaussian: bool = False
+    widens: int = 1
     unit_length: bool = True
 
     @abstractmethod

@@ -179,10 +179,10 @@ class Gated(Aggregator):
 
 
 def _check(name: str, part: Aggregator) -> None:
-    if not part.fixed_k or not part.unit_length:
+    if not part.fixed_k or not part.unit_length or part.widens > 1:
         raise RecipeError(
-            f"gated got the {name} {type(part).__name__}, which gives no fixed number of vectors of unit length: take "
-            f"an aggregator of embeddings, such as gpo, pie_net or multi_view"
+            f"gated got the {name} {type(part).__name__}, which gives no fixed number of vectors of unit length and "
+            f"joint width: take an aggregator of embeddings, such as gpo, pie_net or multi_view"
         )
 
 
@@ -190,7 +190,7 @@ def _pass_on(inner: Aggregator, outer: Aggregator) -> None:
     """Give an aggregator the attributes of the one whose embeddings it returns."""
     outer.order_aware, outer.indexable, outer.fixed_k = inner.order_aware, inner.indexable, inner.fixed_k
     outer.needs_pooled, outer.yields_residual = inner.needs_pooled, inner.yields_residual
-    outer.unit_length = inner.unit_length
+    outer.unit_length, outer.widens = inner.unit_length, inner.widens
 
 
 def _projection(input_dim: int, embed_dim: int) -> nn.Linear:

@@ -442,7 +442,9 @@ class PIENet(Aggregator):
         self.hidden = nn.Linear(input_dim, hidden_dim, bias=False)
         self.heads = nn.Linear(hidden_dim, num_embeddings, bias=False)
         self.residual = nn.Linear(input_dim, embed_dim)
-        self.norm = nn.LayerNorm(2 * embed_dim if combine == "concatenate" else embed_dim)
+        width = 2 if combine == "concatenate" else 1
+        self.widens = width * num_embeddings if joined else width
+        self.norm = nn.LayerNorm(width * embed_dim)
         for layer in (self.hidden, self.heads, self.residual):
             nn.init.xavier_uniform_(layer.weight)
         nn.init.zeros_(self.residual.bias)

@@ -199,7 +199,7 @@ def with_features(corpus: Corpus, features: FeatureSource | None) -> Corpus:
         return corpus
     if isinstance(features, FeatureStore):
         stale = features.stale(zip(corpus.image_ids, corpus.image_paths, strict=True))
-        corpus = replace(corpus, problems=(*corpus.problems, stale)) if stale else corpus
+        corpus = replace(corpus, problems=tuple(dict.fromkeys((*corpus.problems, *filter(None, [stale])))))
     stored = np.fromiter((item in features for item in corpus.image_ids), dtype=bool, count=len(corpus))
     if stored.all():
         return corpus

@@ -76,7 +76,7 @@ COUNTING = (
 )
 LEGACY = (
     "the file does not say which states of its GRUs were used: --legacy is assumed, as in the commands of the "
-    "repository (otherwise set text.encoder.global_state=final, and for videos image.encoder.pooled_by=bigru)"
+    "repository (otherwise set text.encoder.global_state=final, and for videos image.encoder.global_vector=bigru)"
 )
 NUM_FRAMES = 8
 FRAMES = (

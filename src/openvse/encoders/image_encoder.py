@@ -81,8 +81,8 @@ class ImageEncoder(Encoder):
             inputs: the output of ``backbone.collate``, or stored features ``[B, N, C]`` with their mask.
 
         Raises:
-            ModelError: stored features have another width or reach a backbone that should train, or pixels reach a
-                    backbone without a network.
+            ModelError: an image has no stored features, they have another width or reach a backbone that should
+                train, or pixels reach a backbone without a network.
         """
         if inputs.mask is None or inputs.values.dim() != 3:
             seen: Features = self.backbone(inputs)
@@ -92,11 +92,13 @@ class ImageEncoder(Encoder):
                 f"the stored features are {inputs.values.shape[-1]} wide, but this encoder expects "
                 f"{self.feature_dim}: extract them again with this encoder, or set its feature_dim"
             )
+        if not on_cpu(inputs.mask).any(dim=1).all():
+            raise ModelError("an image has no local features: leave it out, or give a mask with at least one")
         if self.training and self.fine_tune:
             raise ModelError(
                 "fine_tune needs images, not stored features: set fine_tune=false or drop the store"
             )
-        return Features(inputs.values, inputs.mask)
+        return Features(inputs.values.to(next(self.parameters(), torch.empty(0)).dtype), inputs.mask)
 
     def forward(self, inputs: Inputs) -> Features:
         """Encode pixels or stored features. See ``local_features`` for the inputs."""

@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Container, Sequence
 from io import BufferedReader
+from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -39,6 +40,7 @@ from openvse.types import Inputs
 _logger = logging.getLogger(__name__)
 
 GRUStart: TypeAlias = Literal["uniform", "orthogonal"]
+WordLookup: TypeAlias = Literal["exact", "trimmed"]
 VOCABULARY_FILE = "vocabulary.json"
 MAX_WORDS = 256
 """The number of words read from a sentence by default. The benchmarks have shorter sentences (at most 37 words
@@ -51,8 +53,11 @@ class WordsEncoder(TextEncoder):
     vocabulary: Vocabulary
     words: nn.Embedding
 
-    def __init__(self, *, min_count: int, boundaries: bool, max_words: int | None) -> None:
+    def __init__(
+        self, *, min_count: int, boundaries: bool, max_words: int | None, word_lookup: WordLookup = "exact"
+    ) -> None:
         super().__init__()
+        self.word_lookup = word_lookup
         if max_words is not None and max_words < 1:
             raise RecipeError(f"max_words is {max_words}: give 1 or more, or none to read all")
         self.min_count, self.boundaries, self.max_words = min_count, boundaries, max_words
@@ -180,20 +185,37 @@ class WordsEncoder(TextEncoder):
 
     def _start_from(self, source: str) -> None:
         """Overwrite the random embeddings of the words that have a vector in a file or package."""
-        wanted, dim = set(self.vocabulary.words), self.words.embedding_dim
+        known, dim = self.vocabulary.words, self.words.embedding_dim
+        spellings = {
+            word: (word, trimmed(word)) if self.word_lookup == "trimmed" else (word,) for word in known
+        }
+        wanted = set(chain.from_iterable(spellings.values()))
         if in_package(source):
             vectors = read_packaged_vectors(source, wanted=wanted, dim=dim)
         else:
             vectors = read_word_vectors(Path(source), wanted=wanted, dim=dim)
-        if not vectors:
+        found = {
+            w: vectors[name] for w, names in spellings.items() for name in reversed(names) if name in vectors
+        }
+        if not found:
             raise DataError(
-                f"word vectors {source} have none of the {len(self.vocabulary.words)} words of the training captions "
-                f"(such as {self.vocabulary.words[0]!r}): give a file of their language, in lower case"
+                f"word vectors {source} have none of the {len(known)} words of the training captions "
+                f"(such as {known[0]!r}): give a file of their language, in lower case"
             )
-        _logger.info("%d of %d words start from %s", len(vectors), len(self.vocabulary.words), source)
-        rows = torch.tensor([self.vocabulary.id_of(word) for word in vectors])
+        _logger.info("%d of %d words start from %s", len(found), len(known), source)
+        rows = torch.tensor([self.vocabulary.id_of(word) for word in found])
         with torch.no_grad():
-            self.words.weight[rows] = torch.stack(list(vectors.values()))
+            self.words.weight[rows] = torch.stack(list(found.values()))
+
+
+def trimmed(word: str) -> str:
+    """Return a word without "-", "." and "'", and of that the part before the first "/".
+
+    Example:
+        >>> trimmed("t-shirt"), trimmed("and/or")
+        ('tshirt', 'and')
+    """
+    return word.translate(dict.fromkeys(map(ord, "-.'"))).partition("/")[0]
 
 
 GZIP = b"\x1f\x8b"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -18,6 +18,7 @@ from openvse.errors import DataError, ModelError
 from openvse.evaluation.ensemble import Member
 from openvse.evaluation.processes import ALONE, Processes
 from openvse.features.store import FeatureStore
+from openvse.media.listing import skipped
 from openvse.model.tower import Tower
 from openvse.model.two_tower import TwoTower, embed
 from openvse.types import EmbeddingSet, FeatureSource, OnProgress
@@ -25,7 +26,7 @@ from openvse.types import EmbeddingSet, FeatureSource, OnProgress
 
 @dataclass(frozen=True)
 class EmbeddedCorpus:
-    """The embeddings of a corpus. ``corpus`` lacks the unreadable images and their texts."""
+    """The embeddings of a corpus. ``corpus`` lacks the unreadable images and their texts. Its problems name them."""
 
     images: EmbeddingSet
     texts: EmbeddingSet
@@ -64,7 +65,10 @@ def embed_corpus(
     ready = ready_for(model.device, image_batches(loader, batch_size, **mine))
     counted = _counted(ready, "embedding images", len(corpus), progress)
     readable, embedded = _embed(model.image, counted, model.device, processes)
-    corpus = corpus if len(readable) == len(corpus) else corpus.select(readable)
+    if unread := sorted({*range(len(corpus))} - {*readable.tolist()}):
+        bad = [corpus.image_ids[position] for position in unread]
+        problems = skipped(bad, f"of {len(corpus):,} images, which cannot be used")
+        corpus = replace(corpus.select(readable), problems=(*corpus.problems, *problems))
     captions = text_loader(model.text.encoder, corpus.captions, text_features)
     ready = ready_for(model.device, text_batches(captions, batch_size, **mine))
     counted = _counted(ready, "embedding sentences", len(corpus.captions), progress)

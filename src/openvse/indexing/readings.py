@@ -20,6 +20,7 @@ from openvse.indexing.database import READER, Database
 from openvse.indexing.manifest import MANIFEST, damaged
 from openvse.indexing.writer import IndexFolder, disk_errors
 from openvse.media.images import has_more_pages, read_image
+from openvse.media.names import escaped
 from openvse.media.text_reading import READ_PX, TextReader, stored_lines
 from openvse.pipeline import Pace, WorkProgress, decoded, in_batches, tell_skipped
 
@@ -124,6 +125,8 @@ def _read(
                     pending.append((key, stored_lines(reader.read(image))))
                     read += 1
                     longer += has_more_pages(path)
+                    if note := getattr(reader, "note", ""):
+                        _logger.warning("%s: its text is read in part: %s", escaped(path), note)
                 except Exception as error:  # whatever a reader does, the others are read
                     pending.append((key, None))
                     problems.append((path, f"its text cannot be read: {message_of(error)}"))

@@ -1,8 +1,8 @@
 """The header of a photograph or video: its time, place and camera, its people, and its words.
 
 EXIF (CIPA DC-008) comes from Pillow, and so does IPTC (IIM 4). Python's own parser reads XMP (ISO 16684-1), but no
-document that declares entities. If several sources state a fact, the Metadata Working Group (Guidelines 2.0) decides
-which one counts. FFmpeg finds the facts of videos in the container.
+document that declares entities. FFmpeg finds the facts of videos in the container. ``ranks`` decides which source
+counts, as the Metadata Working Group does (Guidelines 2.0).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,8 @@ from PIL.TiffImagePlugin import TiffImageFile
 from openvse.errors import DataError
 from openvse.media.containers import elements_of, held_in
 from openvse.media.names import is_video_name
+from openvse.media.ranks import FactSource, Header, Said, ranked_facts
 from openvse.media.videos import opened_video
-
-Header = dict[str, object]
-"""The facts: ``taken`` (ISO 8601, as the clock at the place showed it, with its offset if known), ``camera``,
-``latitude`` and ``longitude`` (degrees, WGS 84), ``title``, ``description``, lists of ``keywords``, ``tags`` (of
-levels: ``places|berlin``) and ``people``, ``rating`` (0 to 5, -1 for rejected) and ``color_label``."""
 
 _DATE = re.compile(  # a year, month or day alone too; EXIF leaves blanks for the rest, and IPTC writes no separators
     r"(\d{4})(?:[-:/.]?(\d\d)(?:[-:/.]?(\d\d)(?:[ T](\d\d)(?::?(\d\d)(?::?(\d\d))?(?:\.\d+)?)?)?)?)?"
@@ -46,9 +41,11 @@ _PLACE = re.compile(r"([+-]\d{1,2}(?:\.\d+)?)([+-]\d{1,3}(?:\.\d+)?)")
 _DIGITS = re.compile("[1-9]")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?(?:,(\d+(?:\.\d+)?))?\s*([NSEW])", re.IGNORECASE)
 _NAMED_DATE = re.compile(  # a day without hyphens counts only behind the names of programs, or before a time
-    r"(?:^|[^\dT])((?:19|20)\d\d)(?P<hyphen>[-_.]?)(0[1-9]|1[0-2])(?P=hyphen)(0[1-9]|[12]\d|3[01])"
-    r"(?:(?:[-_T ]| at )([01]\d|2[0-3])([-_.:]?)([0-5]\d)\6([0-5]\d)(?:\.?\d{3})?)?(?!\d)",
-    re.ASCII,
+    r"(?:^|(?<!\d)\.|[^\w.]|_)[a-z]*((?:19|20)\d\d)(?P<hyphen>[-_.]?)(0[1-9]|1[0-2])(?P=hyphen)(0[1-9]|[12]\d|3[01])"
+    r"(?:(?:[-_T. ]?|[ _](?:[^\d\s_]{1,9}[ _]){1,2})([01]\d|2[0-3]|\d(?=[-.:]))([-_.:]?)([0-5]\d)\6([0-5]\d)"
+    r"(?:\.?\d{3})?(?!\d)(?:[ \xa0\u202f]?([ap])\.?m\b|(Z(?![a-z])|\+\d\d:?\d\d))?)?"
+    r"(?(5)|(?!\d|(?<=\d{8})[a-z]|(?<=\.\d\d)\.\d))",  # no part of an id or a version: 20200101ab, 2020.01.01.2
+    re.ASCII | re.IGNORECASE,
 )
 _BY_PROGRAM = re.compile(
     r"(IMG|VID|PXL|MVIMG|PANO|BURST|DSC|Screenshot|Screen|WhatsApp|signal|photo|video)", re.IGNORECASE
@@ -80,71 +77,60 @@ _APPLE = "com.apple.quicktime."
 
 
 def read_header(path: Path) -> Header:
-    """Return the facts in a file, without missing and senseless ones. Nothing is raised.
+    """Return the facts in a file and its name, without missing and senseless ones. Nothing is raised."""
+    return ranked_facts(said_by(path))
 
-    If a file states no date, its name may have one, such as ``IMG-20200101-WA0001.jpg``.
-    """
-    header: Header = {}
+
+def said_by(path: Path) -> list[Said]:
+    """Return what the sources in a file say, and its name, such as ``IMG-20200101-WA0001.jpg``. Nothing is raised."""
+    said: list[Said] = []
     with warnings.catch_warnings(), suppress(Exception):  # damaged files make readers raise almost any error
         warnings.simplefilter("ignore")
-        header = _of_video(path) if is_video_name(path.name) else _of_image(path)
-    if header.get("taken") is None:
-        header["taken"] = date_in_name(path.name)
-    return _stated(header)
-
-
-def _stated(header: Mapping[str, object]) -> Header:
-    return {name: value for name, value in header.items() if value not in (None, "", [])}
+        said = _of_video(path) if is_video_name(path.name) else _of_image(path)
+    return [*said, Said(FactSource.NAME, named=[date_in_name(path.name)])]
 
 
 def date_in_name(name: str) -> str | None:
-    """Return the date that a camera, a phone or a messenger put into the name of a file, or None.
+    """Return the date that a camera, a phone or a messenger put into the name of a file, or None. See ``Said``.
+
+    A name with several days, such as those of a journey, tells none, unless a clock or a program says which.
 
     Examples:
-        >>> date_in_name("IMG-20200101-WA0001.jpg"), date_in_name("Screenshot 2023-05-31 at 18.30.00.png")
+        >>> date_in_name("IMG-20200101-WA0001.jpg"), date_in_name("Screenshot 2023-05-31 at 6.30.00 PM.png")
         ('2020-01-01', '2023-05-31T18:30:00')
         >>> date_in_name("20191231.jpg"), date_in_name("COCO_val2014_000000391895.jpg")
         (None, None)
     """
+    days = set()
     for match in _NAMED_DATE.finditer(name):
-        year, hyphen, month, day, hour, _, minute, second = match.groups()
-        if hyphen or hour or _BY_PROGRAM.match(name):
-            clock = f"T{hour}:{minute}:{second}" if hour else ""
-            is_utc = bool(clock) and name.startswith("PXL_")  # Google's camera writes no other zone
-            return _date(f"{year}-{month}-{day}{clock}{'Z' * is_utc}") or None
-    return None
+        year, hyphen, month, day, hour, _, minute, second, half, zone = match.groups("")
+        clock = ""
+        if hour:
+            of_day = int(hour) % 12 + 12 * (half in "pP") if half and int(hour) <= 12 else int(hour)
+            zone = zone.upper() or "Z" * name.startswith("PXL_")  # Google's camera writes no other zone
+            clock = f"T{of_day:02}:{minute}:{second}{zone}"
+        date = _date(f"{year}-{month}-{day}{clock}")
+        if clock or _BY_PROGRAM.match(name):
+            return date or None
+        days |= {date} if hyphen else set()
+    return (days.pop() or None) if len(days) == 1 else None
 
 
-def _of_image(path: Path) -> Header:
+def _of_image(path: Path) -> list[Said]:
     with held_in(path) as (exif, xmp, image):
         return _joined(exif, xmp, image)
 
 
-@dataclass
-class _Said:
-    """The facts of one source, with the dates of the shot and of the scan. See ``_date``."""
-
-    facts: Header = field(default_factory=dict)
-    shot: Sequence[str | None] = ()
-    scanned: Sequence[str | None] = ()
-
-
-def _joined(exif: Image.Exif, packet: bytes | str, image: Image.Image | None) -> Header:
-    """Return the facts of an image in EXIF, XMP and IPTC: EXIF first, and IPTC before XMP only if it is newer."""
-    xmp = _Said()
+def _joined(exif: Image.Exif, packet: bytes | str, image: Image.Image | None) -> list[Said]:
+    """Return what EXIF, IPTC, XMP and the text of a PNG say."""
+    made = image.info.get("Creation Time") if isinstance(image, PngImageFile) else None
+    said = [_of_exif(exif), _of_iptc(image), Said(FactSource.PNG, shot=[_date(made)])]
     with suppress(DataError):
-        xmp = _of_xmp(packet)
-    iptc, is_newer = _of_iptc(image)
-    png = _Said({}, [_date(image.info.get("Creation Time"))] if isinstance(image, PngImageFile) else ())
-    sources = (_of_exif(exif), *((iptc, xmp) if is_newer else (xmp, iptc)), png)
-    header: Header = {}
-    for each in sources:
-        header = {**each.facts, **header}
-    shot = [date for each in sources for date in each.shot]
-    return {**header, "taken": _first(shot, [date for each in sources for date in each.scanned])}
+        said.append(read_xmp(packet))
+    return said
 
 
-def _of_exif(exif: Image.Exif) -> _Said:
+def _of_exif(exif: Image.Exif) -> Said:
     taken = exif.get_ifd(ExifTags.IFD.Exif)
     described = plain_text(_stored(exif.get(ExifTags.Base.ImageDescription)))
     facts = {
@@ -156,16 +142,11 @@ def _of_exif(exif: Image.Exif) -> _Said:
         [_date(taken.get(ExifTags.Base[f"DateTime{each}"]), taken.get(ExifTags.Base[f"OffsetTime{each}"]))]
         for each in ("Original", "Digitized")
     )
-    return _Said(_stated(facts), shot, scanned)
+    return Said(FactSource.EXIF, facts, shot, scanned)
 
 
-def read_xmp(packet: bytes | str) -> Header:
-    """Return the facts of a packet of XMP. Raise DataError, with the reason, if it is none or might harm."""
-    said = _of_xmp(packet)
-    return _stated({**said.facts, "taken": _first(said.shot, said.scanned)})
-
-
-def _of_xmp(packet: bytes | str) -> _Said:
+def read_xmp(packet: bytes | str, source: FactSource = FactSource.XMP) -> Said:
+    """Return what a packet of XMP says. Raise DataError, with the reason, if it is none or might harm."""
     elements = elements_of(packet)
     own = [node for each in elements if each.tag == f"{_RDF}RDF" for node in each] or elements
 
@@ -195,7 +176,7 @@ def _of_xmp(packet: bytes | str) -> _Said:
         "color_label": first(f"{_XMP}Label"),
     }
     shot, scanned = ([*map(_date, texts(*names))] for names in (_CREATED, _DIGITIZED))
-    return _Said(_stated(facts), shot, scanned)
+    return Said(source, facts, shot, scanned)
 
 
 def _values(node: ElementTree.Element, name: str) -> Iterator[tuple[str | None, str]]:
@@ -222,14 +203,13 @@ def _rating(stated: str) -> float | None:
     return None
 
 
-def _of_video(path: Path) -> Header:
+def _of_video(path: Path) -> list[Said]:
     with opened_video(str(path)) as container:
         tags: dict[str, str] = {}
         for held in (*(stream.metadata for stream in container.streams.video), container.metadata):
             tags |= {name.lower(): value for name, value in held.items()}
     at = _PLACE.match(tags.get(f"{_APPLE}location.iso6709") or tags.get("location") or "")
-    return {
-        "taken": _first([_date(tags.get(f"{_APPLE}creationdate"))], [_date(tags.get("creation_time"))]),
+    facts = {
         "camera": _camera(tags.get(f"{_APPLE}make"), tags.get(f"{_APPLE}model")),
         **(coordinates_of(float(at[1]), float(at[2])) if at else {}),
         "title": plain_text(tags.get("title")),
@@ -238,24 +218,12 @@ def _of_video(path: Path) -> Header:
             :_MOST
         ],
     }
-
-
-def _first(*ranks: Sequence[str | None]) -> str | None:
-    """Return the first date understood in the strongest rank that states one. A weaker one may mean another day.
-
-    "" means that no stated date is understood, None that there is none.
-    """
-    for rank in ranks:
-        if stated := [date for date in rank if date is not None]:
-            return next(filter(None, stated), "")
-    return None
+    shot = [_date(tags.get(each)) for each in (f"{_APPLE}creationdate", "creation_time")]
+    return [Said(FactSource.CONTAINER, facts, shot)]
 
 
 def _date(value: object, offset: object = "") -> str | None:
-    """Return a date as ISO 8601, as precise as it is stated, "" if it is not understood, or None if there is none.
-
-    UTC (of videos, mostly) becomes the time of this machine's zone.
-    """
+    """Return a date as ``Said`` has it: "" if it is not understood, None if there is none."""
     text = plain_text(value)
     match = _DATE.fullmatch(text)
     known = [*takewhile(lambda part: part not in (None, "00"), match.groups()[:3])] if match else []
@@ -271,7 +239,7 @@ def _date(value: object, offset: object = "") -> str | None:
     if match is None or len(written) <= len("2024-06-01"):
         return time.isoformat()[: len(written)]
     if match[7] == "Z":
-        return time.replace(tzinfo=UTC).astimezone().isoformat()
+        return f"{time.isoformat()}Z"
     zone = match[7] or plain_text(offset)
     zone = zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
     return time.isoformat() + (zone if _OFFSET.fullmatch(zone) else "")
@@ -353,8 +321,8 @@ def plain_text(value: object) -> str:
     return " ".join(plain.split())[:_LONGEST]
 
 
-def _of_iptc(image: Image.Image | None) -> tuple[_Said, bool]:
-    """Return the facts in IPTC's second record, and whether it is newer than XMP, as its digest no longer fits."""
+def _of_iptc(image: Image.Image | None) -> Said:
+    """Return what IPTC's second record says."""
     held: Mapping[tuple[int, int], bytes | list[bytes]] = {}
     if isinstance(image, JpegImageFile | TiffImageFile):
         with suppress(Exception):  # what is wrong with one block says nothing of the others
@@ -382,7 +350,7 @@ def _of_iptc(image: Image.Image | None) -> tuple[_Said, bool]:
         [_date(" ".join((day, *texts(clock)[:1]))) for day in texts(date)]
         for date, clock in ((55, 60), (62, 63))
     )
-    return _Said(_stated(facts), shot, scanned), bool(held) and _is_newer(image)
+    return Said(FactSource.CHANGED_IPTC if _is_newer(image) else FactSource.IPTC, facts, shot, scanned)
 
 
 def _is_newer(image: Image.Image | None) -> bool:

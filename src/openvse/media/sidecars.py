@@ -1,8 +1,9 @@
 """Files of other programs beside a photograph or video: sidecars of XMP, and the JSON of a Google Takeout.
 
 The sidecar of ``a.jpg`` is ``a.jpg.xmp`` (darktable, digiKam, immich) or ``a.xmp`` (Lightroom). A Takeout calls its
-file ``a.jpg.json`` or ``a.jpg.supplemental-metadata.json``, of which it keeps 46 characters. The file of ``a(1).jpg``
-is ``a.jpg(1).json``. An edited copy, or the clip of a photograph that moves, has its original's file.
+file ``a.jpg.json``, perhaps with a beginning of ``.supplemental-metadata`` before the end and with the number of
+``a(1).jpg`` at any place. It cuts long names, so the title in the file decides. An edited copy (``a-WORD.jpg``), or the
+clip of a photograph that moves, has its original's file.
 """
 
 from __future__ import annotations
@@ -11,97 +12,191 @@ import json
 import os
 import re
 import stat
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from openvse.errors import DataError, OpenVSEError, decoded_text, message_of
-from openvse.media.headers import Header, coordinates_of, date_in_name, plain_text, read_header, read_xmp
+from openvse.media.headers import coordinates_of, plain_text, read_xmp, said_by
 from openvse.media.listing import PLAIN
-from openvse.media.names import escaped, is_video_name
+from openvse.media.matching import caseless
+from openvse.media.names import escaped, is_video_name, names_image, suffix_kind
+from openvse.media.ranks import FactSource, Header, Said, differing, ranked_facts
 
+_SOURCES = (
+    FactSource.SIDECAR,
+    FactSource.SHARED_SIDECAR,
+    FactSource.TAKEOUT,
+    FactSource.TAKEOUT,
+)  # whose title may lack the suffix
 _LARGEST = 8_000_000  # bytes of a sidecar
-_CUT = 46  # characters that a Takeout keeps of a name before ".json"
-_MORE = ".supplemental-metadata"
-_STILLS = (".HEIC", ".heic", ".jpg", ".JPG", ".jpeg")  # beside which the clips of moving photographs are
-_TAKEOUT_NAME = re.compile(
-    r"(.*?)(-(?:edited|bearbeitet|modifié|editado|editada|modificato|bewerkt))?(\(\d+\))?(\.[^.]+)"
-)
-_ZONES_S, _ZONE_S = 14 * 3600, 900  # the largest difference of a clock from UTC, and the step of time zones
-_SAME_PLACE = 0.0005  # degrees, about 50 m
+_MORE = "supplemental-metadata"
+_LONG = 40  # bytes of a name that may have been cut, whatever unit the program counts
+_NUMBER, _WORD, _SIGN = re.compile(r"\(\d+\)"), re.compile(r"-\D*"), re.compile(r"\W")
 
 
 @dataclass
 class FileFacts:
-    """The facts of a file and its sidecars, a line for each unusable one, and the fields in which some differ."""
+    """The facts of a file and its sidecars, a line for each unusable one, and the fields in which it differs."""
 
     header: Header = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     differing: dict[str, Path] = field(default_factory=dict)
 
 
-class Sidecars:
-    """The sidecars below a folder, by the names of their files. ``unused`` ones are of no file that was asked for."""
+class _Name(NamedTuple):
+    """A name: its folder, its base and stem without the numbers of copies, such as ``(1)``, and these numbers."""
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        self._names: dict[tuple[str, str], str] = {}
-        for name in names:
-            stem, _, suffix = name.rpartition(".")
-            self._names[stem, suffix.lower()] = name
-        self.unused = {each for (_, end), each in self._names.items() if end == "xmp" or _MORE[:5] in each}
+    folder: str
+    base: str
+    stem: str
+    numbers: str
+
+
+def _name_of(name: str) -> _Name:
+    """Return the parts of the name of a file, or of a title, which may lack the suffix."""
+    folder, _, base = name.rpartition("/")
+    rest = _NUMBER.sub("", base)
+    has_suffix = names_image(rest) or suffix_kind(rest)
+    return _Name(
+        folder, rest, rest.rpartition(".")[0] if has_suffix else rest, "".join(_NUMBER.findall(base))
+    )
+
+
+def _described(sidecar: str) -> _Name:
+    """Return the name of the file that a sidecar describes by its own name. A Takeout cuts long names."""
+    of = _name_of(sidecar.rpartition(".")[0])
+    base, dot, end = of.base.rpartition(".")
+    is_more = _MORE.startswith(end.lower()) or end.lower() == "metadata"
+    return of._replace(base=base) if _is_json(sidecar) and dot and is_more else of
+
+
+def _is_json(sidecar: str) -> bool:
+    return sidecar[-5:].lower() == ".json"
+
+
+def _plain(name: str) -> str:
+    """Return a name as titles are compared, because a Takeout replaces signs in names."""
+    return _SIGN.sub("_", caseless(name))
+
+
+def _is_long(stem: str) -> bool:
+    """Return whether a stem may have been cut, in whatever unit a program counts."""
+    return len(stem.encode("utf-8", "surrogatepass")) >= _LONG
+
+
+def _originals(own: _Name) -> Iterator[str]:
+    """Yield the stems of originals: of the still beside a clip, and of ``a`` for ``a-edited``, in any language."""
+    if is_video_name(own.base):
+        yield own.stem
+    for at in range(len(own.stem) - 1, 0, -1):
+        if _WORD.fullmatch(own.stem, at):
+            yield own.stem[:at]
+
+
+_Names: TypeAlias = dict[str, _Name]
+_Form: TypeAlias = Callable[[str], str]
+
+
+class Sidecars:
+    """The sidecars of the photographs and videos below a folder.
+
+    A name counts if it is exactly the same, or else without case and in one form of letters. What is left over of a
+    Takeout goes to the file of its title. Then edited copies and clips get the file of their original.
+    """
+
+    def __init__(self, root: Path = Path(), sidecars: Iterable[str] = (), names: Iterable[str] = ()) -> None:
+        self._root, self._of = root, dict[str, dict[FactSource, list[str]]]()
+        self._left = {each: _described(each) for each in sidecars}
+        folders = {each.folder for each in self._left.values()}
+        below = (name for name in names if name.rpartition("/")[0] in folders) if folders else ()
+        there = {name: _name_of(name) for name in below}
+        for form in (str, caseless):
+            self._match(there, self._left, form)
+        self._match_titles({name: own for name, own in there.items() if self._lacks(name)})
 
     def of(self, name: str) -> list[str]:
         """Return the names of the sidecars of a file, with the one that counts most first."""
-        if not self._names:
-            return []
-        wanted = [
-            (name, "xmp"),
-            (name.rpartition(".")[0], "xmp"),
-            *((each, "json") for each in _takeout(name)),
-        ]
-        found = [*dict.fromkeys(self._names[each] for each in wanted if each in self._names)]
-        self.unused.difference_update(found)
-        return found
+        found = self._of.get(name, {})
+        return [each for source in sorted(found, key=[*FactSource].index) for each in found[source]]
 
+    def unused(self) -> list[str]:
+        """Return the sidecars without a photograph or video. A JSON file is one only if a Takeout wrote it."""
+        return sorted(each for each in self._left if not _is_json(each) or self._title(each))
 
-def _takeout(name: str) -> Iterator[str]:
-    """Yield the names, without .json, that a Takeout may give the file of a photograph or clip."""
-    folder, slash, base = name.rpartition("/")
-    if (match := _TAKEOUT_NAME.fullmatch(base)) is None:
-        return
-    stem, _, number, suffix = match.groups("")
-    for each in (suffix, *(_STILLS if is_video_name(base) else ())):
-        for inside, behind in ((number, ""), ("", number)):  # a photograph may have had a number before
-            whole = f"{stem}{inside}{each}{_MORE}"
-            for end in (len(whole), len(whole) - len(_MORE), _CUT, _CUT - len(behind)):
-                yield f"{folder}{slash}{whole[:end]}{behind}"
+    def _lacks(self, name: str, source: FactSource = FactSource.TAKEOUT) -> bool:
+        return source not in self._of.get(name, ())
+
+    def _give(self, name: str, sidecars: list[str], source: FactSource = FactSource.TAKEOUT) -> None:
+        self._of.setdefault(name, {})[source] = sidecars
+        for each in sidecars:
+            self._left.pop(each, None)
+
+    def _title(self, sidecar: str) -> str:
+        """Return the title in a file of a Takeout, as a name, or "" for a file of another program."""
+        with suppress(Exception):
+            entry = _loaded(self._root / sidecar)
+            return str(entry["title"]).replace("/", "_") if _is_takeout(entry) else ""
+        return ""
+
+    def _match(self, there: _Names, sidecars: _Names, form: _Form, *, cut: bool = False) -> None:
+        """Give files what is left of sidecars, by the names of both in a form. Those of the files may be cut."""
+        beside: defaultdict[tuple[bool, str, str, str], list[str]] = defaultdict(list)
+        for each, of in sidecars.items():
+            whole = form(of.base)
+            for end in range(1 if cut else len(whole), len(whole) + 1) if each in self._left else ():
+                beside[_is_json(each), of.folder, whole[:end], of.numbers].append(each)
+        for name, own in there.items() if beside else ():
+            base, stem = form(own.base), form(own.stem)
+            for source, written in zip(_SOURCES, (base, stem, base, stem), strict=True):
+                fits = beside.get((source is FactSource.TAKEOUT, own.folder, written, own.numbers))
+                if fits and self._lacks(name, source) and (not cut or _is_long(own.stem)):
+                    self._give(name, fits, source)
+
+    def _match_titles(self, lacking: _Names) -> None:
+        """Match what is left over of a Takeout by its titles, and copies and clips with the files of originals."""
+        folders, titled, by_number = {own.folder for own in lacking.values()}, _Names(), _Names()
+        originals: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
+        for each, of in self._left.items():
+            if _is_json(each) and of.folder in folders and (title := self._title(each)):
+                own = _name_of(title)._replace(folder=of.folder)
+                titled[each] = own._replace(numbers=of.numbers)
+                originals[of.folder, _plain(own.stem), of.numbers].append(each)
+                if not _plain(of.base).startswith(_plain(own.stem)):  # the number tells cut names apart
+                    by_number[each] = own
+        self._match(lacking, titled, _plain)
+        self._match(lacking, by_number, _plain)
+        stems = {each: of._replace(base=of.stem) for each, of in titled.items()}
+        self._match(lacking, stems, _plain, cut=True)
+        for name, found in self._of.items():
+            for each in found.get(FactSource.TAKEOUT, ()):
+                own = _name_of(name)
+                originals[own.folder, _plain(own.stem), own.numbers].append(each)
+        for name, own in lacking.items() if originals else ():
+            end = own.base.rpartition(".")[2].lower()
+            for stem in _originals(own) if self._lacks(name) else ():
+                if fits := originals.get((own.folder, _plain(stem), own.numbers)):
+                    same = (each for each in fits if _described(each).base.lower().endswith(end))
+                    self._give(name, [next(same, fits[0])])
+                    break
 
 
 def read_facts(path: Path, sidecars: Sequence[Path] = ()) -> FileFacts:
-    """Return the facts of a file and its sidecars. A sidecar's facts come first, and nothing is raised."""
-    facts, own = FileFacts(), read_header(path)
-    if not sidecars:
-        return FileFacts(own)
-    dated = own if own.get("taken") != date_in_name(path.name) else {**own, "taken": None}
+    """Return the facts of a file and its sidecars. Nothing is raised."""
+    facts, own, beside = FileFacts(), said_by(path), list[Said]()
     for each in sidecars:
         try:
-            said = _read(each, path)
-        except OpenVSEError as error:
-            facts.problems.append(f"{escaped(each)}: {str(error).removeprefix(f'{each}: ')}")
-            continue
-        if each.suffix.lower() == ".json" and _is_moment(dated.get("taken"), said.get("taken")):
-            del said["taken"]  # which is in UTC; the file has the clock of the place
-        for key in said.keys() & dated.keys() - facts.header.keys():
-            if not _agree(key, said[key], dated[key]):
-                facts.differing[key] = each
-            elif key == "taken" and len(str(dated[key])) > len(str(said[key])):
-                said[key] = dated[key]  # with its offset
-        facts.header = {**said, **facts.header}
-    facts.header = {**own, **facts.header}
+            beside.append(_read(each, path))
+        except Exception as error:  # whatever a file of another program makes a reader raise is one line
+            said = str(error).removeprefix(f"{each}: ") if isinstance(error, OpenVSEError) else ""
+            said = said or f"it cannot be read ({message_of(error, 80)})"
+            facts.problems.append(f"{escaped(each)}: {said}")
+    facts.header = ranked_facts([*own, *beside])
+    facts.differing = dict.fromkeys(differing(own, beside), path)
     return facts
 
 
@@ -120,34 +215,22 @@ def sidecar_problems(read: Iterable[FileFacts]) -> list[str]:
     return [*lines]
 
 
-def _agree(key: str, said: Any, own: Any) -> bool:
-    """Return whether a sidecar adds to the facts of a file, or states the same less exactly."""
-    if own is None:
-        return True
-    if isinstance(said, list):
-        return {*own} <= {*said}
-    if isinstance(said, float) and isinstance(own, float):
-        return abs(said - own) < _SAME_PLACE
-    if key == "taken":
-        return bool(said[:19].startswith(own[:19]) or own[:19].startswith(said[:19]))
-    return bool(said == own)
-
-
-def _is_moment(own: object, moment: object) -> bool:
-    """Return whether a clock shows a moment in some time zone."""
-    with suppress(ValueError, TypeError):
-        shown = datetime.fromisoformat(str(own)).replace(tzinfo=UTC)
-        apart = (shown - datetime.fromisoformat(str(moment))).total_seconds()
-        return "T" in str(own) and abs(apart) <= _ZONES_S and (apart + 30) % _ZONE_S <= 60
-    return False
-
-
-def _read(sidecar: Path, path: Path) -> Header:
-    content = _content(sidecar)
-    if sidecar.suffix.lower() == ".xmp":
-        return read_xmp(content)
+def _read(sidecar: Path, path: Path) -> Said:
+    if not _is_json(sidecar.name):
+        is_own = caseless(sidecar.stem) == caseless(path.name)
+        return read_xmp(_content(sidecar), FactSource.SIDECAR if is_own else FactSource.SHARED_SIDECAR)
     try:
-        return _of_takeout(json.loads(decoded_text(content, sidecar)), path.name)
+        entry = _loaded(sidecar)
+    except DataError:
+        if names_image(_described(sidecar.name).base):
+            raise
+        return Said(FactSource.TAKEOUT)  # a.json may be of any program
+    return _of_takeout(entry, path.name)
+
+
+def _loaded(sidecar: Path) -> Any:
+    try:
+        return json.loads(decoded_text(_content(sidecar), sidecar))
     except (ValueError, RecursionError) as error:
         raise DataError(f"it is no JSON ({message_of(error, 80)}): write it again, or remove it") from error
 
@@ -155,8 +238,8 @@ def _read(sidecar: Path, path: Path) -> Header:
 def _content(path: Path) -> bytes:
     """Return the bytes of a sidecar. A link that leads out of its folder could show any file, and is refused."""
     try:
-        real, folder = path.resolve(), path.parent.resolve()
-        if not real.is_relative_to(folder):
+        real = path.resolve() if path.is_symlink() else path
+        if real != path and not real.is_relative_to(path.parent.resolve()):
             raise DataError(
                 "it leads to a file outside the folder, and is not read: copy the file into the folder"
             )
@@ -171,34 +254,39 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def _of_takeout(entry: Any, name: str) -> Header:
-    """Return the facts of a file in a Takeout, or none in another file. Its title has to be the file's name."""
-    if not isinstance(entry, dict) or not isinstance(title := entry.get("title"), str):
-        return {}
-    if "photoTakenTime" not in entry and "geoData" not in entry:
-        return {}
-    if not _is_title(title, name):
-        raise DataError(f"it is about another picture, {escaped(title[:80])}, and is not used")
+def _is_takeout(entry: Any) -> bool:
+    """Return whether an object of JSON is about a photograph in a Takeout. Albums have no time, and no file's name."""
+    return (
+        isinstance(entry, dict)
+        and isinstance(title := entry.get("title"), str)
+        and ("photoTakenTime" in entry or ("geoData" in entry and names_image(title)))
+    )
+
+
+def _of_takeout(entry: Any, name: str) -> Said:
+    """Return what a Takeout says of a file, or nothing for another program's entry. The title has to be the file's."""
+    said = Said(FactSource.TAKEOUT)
+    if not _is_takeout(entry):
+        return said
+    if not _is_title(entry["title"], name):
+        raise DataError(f"it is about another picture, {escaped(entry['title'][:80])}, and is not used")
     header: Header = {"description": plain_text(entry.get("description"))}
     with suppress(LookupError, TypeError, ValueError, OverflowError, OSError):
         moment = datetime.fromtimestamp(int(entry["photoTakenTime"]["timestamp"]), UTC)
-        header["taken"] = moment.astimezone().isoformat() if moment.timestamp() else None
+        said.shot = [f"{moment:%Y-%m-%dT%H:%M:%S}Z"] if moment.timestamp() else []
     for each in ("geoDataExif", "geoData"):
-        with suppress(LookupError, TypeError, ValueError):
+        with suppress(LookupError, TypeError, ValueError, OverflowError):
             header |= coordinates_of(float(entry[each]["latitude"]), float(entry[each]["longitude"]))
     people = entry.get("people") if isinstance(entry.get("people"), list) else ()
     named = (plain_text(each.get("name")) for each in people or () if isinstance(each, dict))
     header["people"] = [*dict.fromkeys(filter(None, named))]
-    return {key: value for key, value in header.items() if value not in (None, "", [])}
+    return replace(said, facts=header)
 
 
 def _is_title(title: str, name: str) -> bool:
     """Return whether a file may have got its name from a title: signs are replaced, and a long title is cut."""
-    match = _TAKEOUT_NAME.fullmatch(name)
-    plain, stems = re.sub(r"\W", "_", title).lower(), [name.rpartition(".")[0]]
-    stems += [match[1], match[1] + (match[3] or "")] if match else []
-    for stem in stems:
-        begins = plain.startswith(re.sub(r"\W", "_", stem).lower())
-        if begins and (len(stem) >= _CUT - 6 or title[len(stem) :][:1] in ("", ".")):
-            return True
-    return False
+    own, given = _name_of(name), caseless(_name_of(title.replace("/", "_")).base)
+    stems = [
+        stem for stem in map(caseless, (own.stem, *_originals(own))) if _plain(given).startswith(_plain(stem))
+    ]
+    return any(_is_long(stem) or given[len(stem) :][:1] in ("", ".") for stem in stems)

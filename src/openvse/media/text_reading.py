@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -26,6 +29,34 @@ MOST_LINES = 1000
 
 READ_PX = 1000
 """The shorter side to which an image is decoded for reading. A JPEG keeps at least twice as many pixels."""
+
+WHOLE_PX = 2500
+"""The longer side above which a picture is also read in pieces. RapidOCR makes a whole picture 2,000 pixels long."""
+
+PIECE_PX, OVERLAP_PX = 1100, 160
+"""The longest side of a piece, in which small signs are found, and the pixels that neighbouring pieces share."""
+
+MOST_PIECES = 40
+"""The largest number of pieces. A picture of more is read smaller."""
+
+MOST_LENGTH = 10_000
+"""The largest sum of the lengths of the lines of a picture that are read, in units of their heights."""
+
+_LEAST_PX, _ROW_PX = 30, 10
+_THICKER = 1.4  # parts of one line, together, are at most so many times as thick as one of them
+
+
+_UNREAD = re.compile("[\u0386-\u0390\u03aa-\u03b0\u03c2\u03ca-\u03ce\u1e00-\u1e9f\u1ea1-\u1ed2\u1ed4-\u1fff]")
+
+
+def as_read(word: str) -> str:
+    """Return a word without the Latin and Greek letters that RapidOCR's model leaves out.
+
+    Examples:
+        >>> as_read("Tiếng Việt"), as_read("Größe")
+        ('Ting Vit', 'Größe')
+    """
+    return _UNREAD.sub("", unicodedata.normalize("NFC", word))
 
 
 @dataclass(frozen=True)
@@ -59,8 +90,12 @@ class TextReader(Protocol):
 class RapidReader:
     """Reads with the package ``rapidocr``: the small models of PP-OCRv6, which are in it, on ONNX Runtime.
 
-    It reads Latin with its accents, Chinese and Japanese, Greek in part, and neither Cyrillic nor Arabic. It reads
-    lines in any direction.
+    It reads lines in any direction. A picture whose longer side is above ``WHOLE_PX`` is searched for lines as a whole
+    and in overlapping pieces. A line in several pieces is joined, and read once. ``docs/ranking.md`` says which letters
+    the model knows. It leaves out the others without a sign.
+
+    Attributes:
+        note: why the picture before was read in part only, or "".
     """
 
     name = "rapidocr"
@@ -69,6 +104,7 @@ class RapidReader:
         if find_spec("rapidocr") is None:
             raise DataError(f"reading text needs the package rapidocr: {install('ocr')}")
         self._threads = threads
+        self.note = ""
 
     @cached_property
     def _engine(self) -> Any:  # it takes a second to open, and most updates read nothing
@@ -81,14 +117,97 @@ class RapidReader:
 
     def read(self, image: Image.Image) -> list[TextLine]:
         """Return the lines of an RGB image, from the top down."""
-        found: Any = self._engine(np.ascontiguousarray(np.asarray(image)[:, :, ::-1]))
-        if not found.txts:
+        self.note, (width, height) = "", image.size
+        while len(pieces := pieces_of(width, height)) > MOST_PIECES:
+            width, height = max(1, width * 9 // 10), max(1, height * 9 // 10)
+        if image.size != (width, height):
+            self.note = f"{image.width} x {image.height} pixels are read as {width} x {height}"
+            image = image.resize((width, height))
+        pixels = np.ascontiguousarray(np.asarray(image)[:, :, ::-1])
+        boxes = self._boxes(pixels)
+        if len(pieces) > 1:
+            corners = [np.array(piece[:2], np.float32) for piece in pieces]
+            parts = (pixels[top:bottom, left:right] for left, top, right, bottom in pieces)
+            lines = _joined(self._boxes(part) + corner for part, corner in zip(parts, corners, strict=True))
+            large = [
+                box for box in boxes if 2 * sum(_shared(box, line) for line in lines) < _shared(box, box)
+            ]
+            down = sorted([*lines, *large], key=lambda box: (round(box[0, 1] / _ROW_PX), box[0, 0]))
+            boxes = np.array(down, np.float32).reshape(-1, 4, 2)
+        lengths = np.cumsum([max(sides := _sides(box)) / max(1.0, min(sides)) for box in boxes])
+        if len(boxes) > (count := int(np.searchsorted(lengths, MOST_LENGTH, "right"))):
+            self.note = f"only {count:,} of its {len(boxes):,} lines are read, as they are long"
+        return self._lines(pixels, boxes[:count])
+
+    def _boxes(self, pixels: np.ndarray) -> np.ndarray:
+        """Return the corners of the lines in a picture, from the top down: float32 [lines, 4, 2]."""
+        height, width = pixels.shape[:2]  # RapidOCR enlarges thin pictures without a bound
+        missing = max(0, _LEAST_PX - height), max(0, max(_LEAST_PX, height // 8) - width)
+        padded = np.pad(pixels, ((0, missing[0]), (0, missing[1]), (0, 0)))
+        found = self._engine(padded, use_det=True, use_cls=False, use_rec=False).boxes
+        return np.zeros((0, 4, 2), np.float32) if found is None else found
+
+    def _lines(self, pixels: np.ndarray, boxes: np.ndarray) -> list[TextLine]:
+        """Return the lines within boxes that can be read."""
+        if not len(boxes):
             return []
-        boxes = (np.asarray(found.boxes, float) / image.size).clip(0, 1).round(4).tolist()
+        crops, _ = self._engine.cls_and_rotate(self._engine.crop_text_regions(pixels, boxes))
+        found, size = self._engine.recognize_txt(crops), (pixels.shape[1], pixels.shape[0])
+        places = (boxes.astype(float) / size).clip(0, 1).round(4).tolist()
         return [
             TextLine(text, round(float(score), 3), tuple((x, y) for x, y in box))
-            for text, score, box in zip(found.txts, found.scores, boxes, strict=True)
+            for text, score, box in zip(found.txts, found.scores, places, strict=True)
+            if text.strip() and score >= LEAST_CONFIDENCE
         ]
+
+
+def pieces_of(width: int, height: int) -> list[tuple[int, int, int, int]]:
+    """Return the pieces that cover a picture, as left, top, right and bottom. Neighbours overlap.
+
+    Examples:
+        >>> pieces_of(2000, 1500), pieces_of(1080, 2980)
+        ([(0, 0, 2000, 1500)], [(0, 0, 1080, 1100), (0, 940, 1080, 2040), (0, 1880, 1080, 2980)])
+    """
+
+    def along(length: int) -> list[tuple[int, int]]:
+        count = max(1, math.ceil((length - OVERLAP_PX) / (PIECE_PX - OVERLAP_PX)))
+        size = math.ceil((length + (count - 1) * OVERLAP_PX) / count)
+        starts = range(0, count * (size - OVERLAP_PX), size - OVERLAP_PX) if count > 1 else (0,)
+        return [(start, min(start + size, length)) for start in starts]
+
+    if max(width, height) <= WHOLE_PX:
+        return [(0, 0, width, height)]
+    return [(x, y, end_x, end_y) for y, end_y in along(height) for x, end_x in along(width)]
+
+
+def _joined(pieces: Iterable[np.ndarray]) -> list[np.ndarray]:
+    """Return the boxes of all pieces. Parts of a line in several pieces, which overlap there, are one box."""
+    import cv2  # comes with rapidocr
+
+    lines: list[np.ndarray] = []
+    for boxes in pieces:
+        new: list[np.ndarray] = []
+        for box in boxes:
+            whole = box
+            for other in [each for each in lines if _shared(each, box)]:
+                both = cv2.boxPoints(cv2.minAreaRect(np.concatenate([whole, other])))  # clockwise
+                if min(_sides(both)) <= _THICKER * max(min(_sides(whole)), min(_sides(other))):
+                    whole = np.roll(both, -int(both.sum(1).argmin()), 0)  # from the upper one on the left
+                    lines = [each for each in lines if each is not other]
+            (new if whole is box else lines).append(whole)
+        lines += new
+    return lines
+
+
+def _sides(box: np.ndarray) -> tuple[float, float]:
+    """Return the lengths of two sides of a box that meet."""
+    return float(np.linalg.norm(box[0] - box[1])), float(np.linalg.norm(box[1] - box[2]))
+
+
+def _shared(one: np.ndarray, other: np.ndarray) -> float:
+    """Return the area that the upright rectangles around two boxes share."""
+    sides = np.minimum(one.max(0), other.max(0)) - np.maximum(one.min(0), other.min(0))
+    return float(np.prod(sides.clip(0)))
 
 
 def open_reader(reader: str | TextReader, threads: int | None = None) -> TextReader | None:

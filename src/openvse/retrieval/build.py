@@ -52,12 +52,18 @@ def build_model(
         Tower(image, build_aggregator(spec.image, spec.embed_dim, "image", image)),
         Tower(text, build_aggregator(spec.text, spec.embed_dim, "text", text)),
     )
-    _check_lengths(spec, similarity, towers)
+    _check_embeddings(spec, similarity, towers)
     return TwoTower(*towers, similarity, own if assets else own.portable())
 
 
-def _check_lengths(spec: TwoTowerSpec, similarity: Similarity, towers: Sequence[Tower[Any]]) -> None:
-    """Raise RecipeError if a similarity would get vectors of a length, or distributions, that it cannot compare."""
+def _check_embeddings(spec: TwoTowerSpec, similarity: Similarity, towers: Sequence[Tower[Any]]) -> None:
+    """Raise RecipeError if a similarity would get vectors of a width or length, or distributions, that do not fit."""
+    image, text = (spec.embed_dim * tower.aggregator.widens for tower in towers)
+    if image != text:
+        raise RecipeError(
+            f"embeddings of images are {image} wide, but those of texts {text}: give both aggregators the same combine "
+            f"and joined, and with joined the same num_embeddings"
+        )
     if any(tower.aggregator.yields_gaussian is not similarity.reads_gaussians for tower in towers):
         raise RecipeError(
             f"similarity {spec.similarity.name} gets embeddings of {spec.image.aggregator.name} (images) and "

@@ -76,8 +76,6 @@ NamedBank: TypeAlias = tuple[str, QueryBank]
 SIDES = (("t2i", "Texts asking for images"), ("i2t", "Images asking for texts"))
 """The directions, with the titles of their queries."""
 
-_NO_STORE = "no feature store there belongs to its encoder"
-
 _logger = logging.getLogger(__name__)
 
 
@@ -144,6 +142,9 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     stores = stores_for(models, chosen, request, several=len(models) > 1)
     read = [] if not request.features else [number for number, store in enumerate(stores) if store is None]
     if read:  # they are needed now
+        _logger.info(
+            "%d model(s) read the images: no feature store there belongs to their encoders", len(read)
+        )
         corpus = open_captioned(request, require_images=True)
         chosen = request.part(corpus) if protocol is None else protocol.pooled(request.part(corpus))
     check_calibration(models, chosen, request)
@@ -165,7 +166,9 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         other = _protocol_of_figures(models, embedded.corpus, request.folds)
     else:
         other = filter(None, [protocol.mismatch(*size)])
-    warnings = (*leaks, *(f"{names[number]} reads the images: {_NO_STORE}" for number in read), *other)
+    warnings = (*leaks, *other)
+    if request.folds > 1 and size[0] < len(chosen):
+        warnings += (f"the {request.folds} folds are cut from the {size[0]:,} images that can be used",)
     problems = (*warnings, *report.problems)
     curve = None if counted is None else counted.fit(models[0])
     report = replace(report, problems=problems)

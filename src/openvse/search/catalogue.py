@@ -28,7 +28,7 @@ from openvse.indexing.database import Database, WordTable, add_functions, add_re
 from openvse.indexing.index import Index
 from openvse.indexing.words import misread_as, query_words
 from openvse.media.segments import file_of
-from openvse.media.text_reading import lines_in
+from openvse.media.text_reading import as_read, lines_in
 from openvse.search.bank import read_penalties
 from openvse.search.exact import ExactSearch, ItemComparison
 from openvse.search.proposing import LARGEST_SEARCH, SPARE, Searcher, StoreSearch
@@ -150,15 +150,21 @@ class IndexCatalogue:
 
         If nothing has a word of a short query exactly, possible misreadings of its words are looked up.
         """
-        forms: dict[str, Sequence[Sequence[str]]] = {word: [parts] for word, parts in words.items()}
+        forms: dict[str, list[list[str]]] = {word: [parts] for word, parts in words.items()}
         searched = self.count(where)
         found, counts = self._having(database, words, where, "texts")
+
+        def look_up(others: Mapping[str, list[list[str]]]) -> None:
+            for word, parts in others.items():
+                forms[word] += parts
+                some, _ = self._having(database, {" ".join(each): each for each in parts}, where, "texts")
+                held = [*some.values(), *([found[word]] if word in found else ())]
+                found.update({word: np.unique(np.concatenate(held))} if some else {})
+
+        look_up({word: [*query_words(as_read(word)).values()] for word in words if as_read(word) != word})
         if not found and nothing_else and len(words) <= _MISREAD:
-            for word, parts in words.items():
-                known = database.known(misread_as(parts), "texts")
-                forms[word] = [[each] for each in known]
-                some, _ = self._having(database, {each: [each] for each in known}, where, "texts")
-                found |= {word: np.unique(np.concatenate([*some.values()]))} if some else {}
+            known = {word: database.known(misread_as(parts), "texts") for word, parts in words.items()}
+            look_up({word: [[each] for each in parts] for word, parts in known.items()})
         absent = (math.log1p(searched / counts.get(word, 1)) for word in words if word not in found)
         hits = WordHits.of(found, searched, len(self), sum(absent, 0.0))
         if len(found) < 2:

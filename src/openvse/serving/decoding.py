@@ -28,6 +28,7 @@ QUERY_PX = 800
 """The longer side of an image that is kept for searches. Models read smaller images."""
 
 _SIDE = 750  # of an upload that may be decoded smaller: a photograph of 12 megapixels at half its sides
+_LEAST_SIDE, _LEAST_QUALITY = 64, 40  # of a picture that is made smaller to fit into a message
 _MEMORY = 1 << 30, 24  # bytes of a process, and for each pixel that may be decoded
 _PROGRAM = "import os; os.nice(5); from openvse.serving.decoding import main; main()"  # it stands back behind searches
 _KEPT = str(1 << 25)  # bytes that the GNU library keeps for the next picture
@@ -155,11 +156,15 @@ def decode(task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any], 
     """
     encoded = io.BytesIO()
     if task["kind"] == "small":
-        side = task["side"]
+        side, quality, most = task["side"], task["quality"], task["most"]
         image = read_poster(Path(os.fsdecode(content)), shorter_side=side)
-        image.thumbnail((side, side))
-        image.save(encoded, "WEBP", quality=task["quality"])
-        return {}, encoded.getvalue()
+        while True:
+            image.thumbnail((side, side))
+            image.save(encoded, "WEBP", quality=quality)
+            if most is None or encoded.tell() <= most or side < _LEAST_SIDE:
+                return {}, encoded.getvalue()
+            side, quality = (side, quality - 20) if quality > _LEAST_QUALITY else (side * 4 // 5, quality)
+            encoded = io.BytesIO()
     image = read_image(content, max_pixels=task["max_pixels"], shorter_side=_SIDE)
     if task["kind"] == "pixels":
         return {"size": image.size}, image.tobytes()

@@ -81,7 +81,10 @@ SECURITY_HEADERS: Mapping[str, str] = {
 
 
 class Replies:
-    """Adds the headers of every reply, counts requests by route, method and status, and answers HEAD as GET."""
+    """Adds the headers of every reply, counts requests by route, method and status, and answers HEAD as GET.
+
+    Slashes that a client adds at the end of a path or repeats are dropped.
+    """
 
     def __init__(self, app: ASGIApp, metrics: RequestMetrics) -> None:
         self._app, self._metrics = app, metrics
@@ -92,7 +95,9 @@ class Replies:
             await self._app(scope, receive, send)
             return
         began, status, is_head = time.perf_counter(), 500, scope["method"] == "HEAD"
-        inner = {**scope, "method": "GET", "is_head": True} if is_head else scope
+        inner = {**scope, "path": "/" + "/".join(filter(None, scope["path"].split("/")))}
+        if is_head:
+            inner |= {"method": "GET", "is_head": True}
 
         async def with_headers(message: Message) -> None:
             nonlocal status

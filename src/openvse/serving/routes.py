@@ -130,9 +130,10 @@ async def _asked(
     return await run_in_threadpool(asked_by, fields, page, service.served, image)
 
 
-async def _searched(
+async def searched(
     service: Service, fields: SearchFields, page: PageFields, image: ClipSource | None = None
 ) -> dict[str, Any]:
+    """Return the answer to a query of a request."""
     asked = await _asked(service, fields, page, image)
     return (await service.search([asked], rerank=page.rerank))[0]
 
@@ -140,7 +141,7 @@ async def _searched(
 @api.get("/search", tags=["search"], responses=_shown(FOUND_EXAMPLE))
 async def search(request: Request, asked: Annotated[OneSearch, Query()]) -> dict[str, Any]:
     """Find images that fit a sentence, resemble an item, or both, and do not fit the sentences to avoid."""
-    return await _searched(_service(request), asked, asked)
+    return await searched(_service(request), asked, asked)
 
 
 @api.post("/search", tags=["search"], responses=_shown({"results": [FOUND_EXAMPLE]}))
@@ -158,7 +159,7 @@ async def search_image(
     """Find images that resemble an uploaded one, and fit a sentence if there is one."""
     service = _service(request)
     async with service.uploaded(image) as decoded:
-        return await _searched(service, asked, asked, decoded)
+        return await searched(service, asked, asked, decoded)
 
 
 @api.post(
@@ -187,7 +188,7 @@ async def kept_image(request: Request, name: Annotated[Name, Path()]) -> Respons
 @api.get("/items/{key}/similar", tags=["items"], responses=_shown(FOUND_EXAMPLE))
 async def similar(request: Request, key: ItemKey, page: Annotated[PageFields, Query()]) -> dict[str, Any]:
     """Find the images that resemble an item."""
-    return await _searched(_service(request), SearchFields(like=key), page)
+    return await searched(_service(request), SearchFields(like=key), page)
 
 
 @api.get("/info", tags=["server"])
@@ -205,8 +206,7 @@ def find_item(request: Request, id: Annotated[Id, Query()]) -> dict[str, Any]:
 @api.get("/items/{key}", tags=["items"])
 def item(request: Request, key: ItemKey) -> dict[str, Any]:
     """Return name, time, size, metadata and captions of an item."""
-    service = _service(request)
-    return {**service.served.describe(key), "captions": service.captions(key)}
+    return _service(request).facts(key)
 
 
 @api.get(

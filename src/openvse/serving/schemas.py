@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from openvse.errors import DataError
+from openvse.errors import DataError, JsonError
+from openvse.files import parse_json
 from openvse.indexing.conditions import parse_condition
 from openvse.media.videos import ClipSource
 from openvse.search import Page, Query
@@ -31,9 +32,23 @@ def _readable(text: str) -> str:
     return text
 
 
+def _listed(given: object) -> object:
+    """Return a list of texts. One text that is a list in JSON, as some clients write lists, is that list."""
+    match given if isinstance(given, list) else [given]:
+        case [str(text)] if text.strip().startswith("[") and text.strip().endswith("]"):
+            try:
+                return parse_json(text)
+            except JsonError as error:
+                raise ValueError("should be a list of texts") from error
+        case [str()] as texts:
+            return texts
+    return given
+
+
 Sentence = Annotated[str, Field(max_length=1000), AfterValidator(_readable)]
 Id = Annotated[str, Field(max_length=4096), AfterValidator(_readable)]
 QuestionText = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_readable)]
+Sentences = Annotated[list[Sentence], BeforeValidator(_listed)]
 Name = Annotated[
     str, Field(pattern="^[0-9a-f]{32}$", description="The name of an image that was sent before.")
 ]
@@ -74,7 +89,7 @@ class SearchFields(Fields):
         Name | None, Field(description="The same, an image that was sent to /api/images.", examples=[None])
     ] = None
     avoid: Annotated[
-        list[Sentence],
+        Sentences,
         Field(max_length=8, description="Sentences that hits should not fit.", examples=[["a leash"]]),
     ] = []
     image_weight: Annotated[Share, Field(description="Weight of the image or item beside the sentence.")] = (
@@ -91,7 +106,7 @@ class PageFields(Fields):
     top_k: Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="Hits of the page.")] = 50
     skip: Annotated[int, Field(ge=0, le=10_000, description="Hits before the page.")] = 0
     where: Annotated[
-        list[Sentence],
+        Sentences,
         Field(
             max_length=16,
             description="Conditions that hits fulfil: FIELD OPERATOR VALUE with path, date, taken, near, size, "
@@ -130,6 +145,22 @@ class PageFields(Fields):
 
 class OneSearch(SearchFields, PageFields):
     """One query, and which of its hits to return."""
+
+
+class ItemFields(Fields):
+    """An item."""
+
+    key: Key
+
+
+class SimilarFields(ItemFields, PageFields):
+    """An item, and which of the hits that resemble it to return."""
+
+
+class ShownFields(ItemFields):
+    """An item, and the size of its picture."""
+
+    large: Annotated[bool, Field(description="Whether the picture has up to 1,280 pixels.")] = False
 
 
 class ManySearches(PageFields):
@@ -203,7 +234,6 @@ FOUND_EXAMPLE: dict[str, Any] = {
     "hits": [HIT_EXAMPLE],
     "searched": 1000,
     "more": True,
-    "curve": [[0.1, 0.001], [0.4, 0.8]],
     "fits": {"likely": 0.34, "possible": 0.21},
     "unknown_words": [],
     "warnings": [],

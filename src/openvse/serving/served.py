@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
-
 from openvse.errors import IndexFormatError, MissingItemError
 from openvse.indexing import Index
 from openvse.indexing.manifest import MANIFEST, read_manifest
@@ -20,14 +18,13 @@ from openvse.media.segments import file_of
 from openvse.media.text_reading import TextLine
 from openvse.scoring.hubs import BANK
 from openvse.search import Answer, Hit, SearchEngine
-from openvse.search.hits import FILE_KEYS, Probabilities, uncertainty_of
+from openvse.search.hits import FILE_KEYS, uncertainty_of
 from openvse.serving.batching import RememberingModel
 from openvse.stores import EngineAddress
 from openvse.stores.following import state_file
 
 _VALUES_SHOWN = 12
 _VALUE_CHARACTERS = 40
-_CURVE_KNOTS = 41
 _COUNT_AGAIN_S = 15.0
 
 
@@ -177,7 +174,6 @@ class Served:
             "hits": [self._describe_hit(hit, answer.before.get(hit.id)) for hit in hits],
             "searched": answer.searched,
             "more": answer.more,
-            "curve": [] if answer.before else _curve(answer.probabilities),
             "fits": {} if answer.before or answer.probabilities is None else answer.probabilities.fits(),
             "unknown_words": [{"word": word.word, "read_as": word.read_as} for word in answer.unknown_words],
             "warnings": [*answer.warnings],
@@ -201,17 +197,6 @@ class Served:
             "alike": hit.alike,
             **uncertainty_of(hit),
         }
-
-
-def _curve(probabilities: Probabilities | None) -> list[tuple[float, float]]:
-    """Return the probability of some scores in the range of the curve."""
-    if probabilities is None or probabilities.curve is None:
-        return []
-    curve = probabilities.curve
-    scores = np.linspace(curve.scores[0], curve.scores[-1], _CURVE_KNOTS)
-    likely = curve.probabilities(scores, probabilities.searched, probabilities.expected)
-    pairs = zip(scores.tolist(), likely.tolist(), strict=True)
-    return [(round(score, 4), round(probability, 6)) for score, probability in pairs]
 
 
 def _fields_of(values: list[tuple[str, str]]) -> dict[str, list[str]]:

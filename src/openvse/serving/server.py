@@ -27,6 +27,7 @@ from typing import Any
 import h11
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -317,12 +318,10 @@ def interface_of(service: Service) -> FastAPI:
         reply.headers["cache-control"] = "no-cache"
         return reply
 
-    app.add_exception_handler(OpenVSEError, _reply_error)
-    app.add_exception_handler(RequestValidationError, _reply_invalid)
+    for kind in (OpenVSEError, RequestValidationError, TimeoutError, Exception):
+        app.add_exception_handler(kind, _reply_error)
     app.add_exception_handler(HTTPException, _reply_status)
-    app.add_exception_handler(TimeoutError, _reply_timeout)
-    app.add_exception_handler(Exception, _reply_bug)
-    app.state.assistants = Assistants(app, app.openapi(), service.limits.json_bytes)
+    app.state.assistants = Assistants(service, partial(refusal, service))
     if find_spec("mcp") is not None:
         app.router.routes.append(
             Route("/mcp", app.state.assistants, methods=["POST"], include_in_schema=False)
@@ -342,34 +341,38 @@ class Zipped:
         await (self._plain if is_image else self._zipped)(scope, receive, send)
 
 
-async def _reply_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer with the message of an error that a user can act on."""
-    service: Service = request.app.state.service
+def refusal(service: Service, error: Exception) -> tuple[int, str]:
+    """Return the status and the message of an error, which say what a user can do about it."""
+    status, message = 422, service.served.readable(str(error))
     match error:
+        case RequestValidationError() | ValidationError():
+            first = error.errors()[0]
+            place = ".".join(str(each) for each in first["loc"] if each not in ("query", "body", "path"))
+            message = _fault(place, first, getattr(error, "body", None))
         case EngineError():  # the message says where the engine is
             service.engine_failed(error)
-            error = BusyError("the engine of this server does not answer: try again in a moment")
-            status = 503
+            status, message = 503, "the engine of this server does not answer: try again in a moment"
         case ModelError() | IndexFormatError() if "/" in str(error):  # the message may say where a model is
             _logger.warning("%s", error)
-            error = BusyError("the index or a model of this server cannot be read: its log says why")
-            status = 503
+            status, message = 503, "the index or a model of this server cannot be read: its log says why"
         case MissingItemError():
             status = 404
         case BusyError() | IndexFormatError():
             status = 503
+        case TimeoutError():
+            status, message = 504, "there was no answer in time: try again, or ask for less"
+        case OpenVSEError():
+            pass
         case _:
-            status = 422
-    headers = {"retry-after": "2"} if status == 503 else None
-    return JSONResponse({"error": _one_line(service.served.readable(str(error)))}, status, headers)
+            status, message = 500, "the server failed; its log says why"
+    return status, _one_line(message)
 
 
-async def _reply_invalid(_: Request, error: Exception) -> JSONResponse:
-    """Answer with the first fault of a request."""
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    place = ".".join(str(each) for each in first["loc"] if each not in ("query", "body", "path"))
-    return JSONResponse({"error": _one_line(_fault(place, first, error.body))}, 422)
+async def _reply_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer with the message of an error."""
+    status, message = refusal(request.app.state.service, error)
+    wait = {503: "2", 504: "5"}.get(status)
+    return JSONResponse({"error": message}, status, {"retry-after": wait} if wait else None)
 
 
 def _fault(place: str, first: Mapping[str, Any], body: Any) -> str:
@@ -413,15 +416,6 @@ async def _reply_status(request: Request, error: Exception) -> JSONResponse:
         name: f"{said}, HEAD" if said == "GET" else said for name, said in (error.headers or {}).items()
     }
     return JSONResponse({"error": _one_line(detail)}, error.status_code, headers)
-
-
-async def _reply_timeout(_: Request, error: Exception) -> JSONResponse:
-    message = "there was no answer in time: try again, or ask for less"
-    return JSONResponse({"error": message}, 504, {"retry-after": "5"})
-
-
-async def _reply_bug(request: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"error": "the server failed; its log says why"}, 500)
 
 
 def _one_line(text: object) -> str:

@@ -247,19 +247,22 @@ class Service:
             raise MissingItemError("the server no longer has this image: send it again")
         return content
 
-    async def thumbnail(self, key: int, *, large: bool = False) -> bytes:
-        """Return an item, or a frame from the middle of a clip, as a small WebP, or a large one for the panel."""
+    async def thumbnail(self, key: int, *, large: bool = False, most: int | None = None) -> bytes:
+        """Return an item, or a frame from the middle of a clip, as a small WebP, or a large one for the panel.
+
+        If it has more than ``most`` bytes, its quality is lowered, and then its size.
+        """
         served = self.served
 
         def found() -> tuple[Path, str, bytes | None]:
-            name = f"{key} {served.version(key)} {large}"
+            name = f"{key} {served.version(key)} {large} {most}"
             return served.file(key), name, self.thumbnails.find(name)
 
         async with asyncio.timeout(self.limits.answer_s):
             path, name, content = await asyncio.to_thread(found)
             if content is None:
                 side, quality = (LARGE_PX, 82) if large else (THUMBNAIL_PX, 78)
-                task = {"kind": "small", "side": side, "quality": quality}
+                task = {"kind": "small", "side": side, "quality": quality, "most": most}
                 try:
                     content = await self.decoders.decoded(task, os.fsencode(path))
                 except SlowImageError:
@@ -300,9 +303,11 @@ class Service:
         describe_answer = training_module("openvse.tasks.looking").describe_answer
         return describe_answer((await self.run_slow(partial(explain, model, image, [question])))[0])
 
-    def captions(self, key: int) -> list[str]:
-        """Return the captions of an item, if there are any."""
-        return [*map(self.served.readable, self._captions.get(self.served.id_of(key), ()))]
+    def facts(self, key: int) -> dict[str, Any]:
+        """Return name, time, size, metadata and captions of an item."""
+        served = self.served
+        captions = self._captions.get(served.id_of(key), ())
+        return {**served.describe(key), "captions": [*map(served.readable, captions)]}
 
     def examples(self) -> list[str]:
         """Return sentences to try: sentences of the settings, or captions or titles of the images."""

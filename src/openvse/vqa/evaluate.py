@@ -112,14 +112,13 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
     expect_data(protocol, questions.name)
     chosen = request.part(questions)
     answered, answers, probabilities = answer_questions(model, chosen, store, request)
-    left_out = len(chosen) - len(answered)
-    warnings = (f"{left_out} question(s) are left out: their images cannot be used",) if left_out else ()
     remarks = [seen_in_training(model.provenance, answered.as_corpus()).describe("the model")]
     remarks += leakage_between_splits(questions.as_corpus(), request.split)
     remarks += [] if protocol is None else [protocol.mismatch(len(answered), 0)]
-    warnings, problems = (*warnings, *filter(None, remarks)), (*filter(None, remarks), *answered.problems)
+    warnings = tuple(filter(None, remarks))
+    problems = (*warnings, *answered.problems)
     if not any(question.answers for question in answered.questions):
-        return AnswersEvaluation(None, (*warnings, NO_ANSWERS), answered, answers, probabilities)
+        return AnswersEvaluation(None, (*problems, NO_ANSWERS), answered, answers, probabilities)
     report = evaluate_answers(
         replace(answered, problems=problems),
         answers,

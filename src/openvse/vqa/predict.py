@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -30,6 +31,7 @@ from openvse.corpus.questions import QuestionSet
 from openvse.errors import BadImageError, DataError
 from openvse.features.store import FeatureStore
 from openvse.files import read_json, write_whole
+from openvse.media.listing import skipped
 from openvse.model.tower import evaluating
 from openvse.types import FeatureSource, OnProgress, QuestionBatch
 from openvse.vqa.answerer import Answerer
@@ -154,8 +156,7 @@ def question_dataset(
         corpus = questions.as_corpus()
         features = own_features(corpus, model.image.encoder.backbone) if features is None else features
         corpus = with_features(corpus, features)
-        if len(corpus) < len(questions.image_ids):
-            questions = questions.about(corpus.image_ids)
+        questions = replace(questions.about(corpus.image_ids), problems=corpus.problems)
         images = image_loader(model.image.encoder.backbone, corpus, features, augment=augment)
     asked = [question.text for question in questions.questions]
     texts = text_loader(model.text.encoder, asked, text_features)
@@ -196,7 +197,9 @@ def predict(
         raise DataError(f"{questions.name}: no question can be answered, because no image can be used")
     positions = np.array(sorted(found))
     answers, probabilities = zip(*(found[position] for position in positions.tolist()), strict=True)
-    return Predictions(questions.select(positions), answers, probabilities)
+    bad = [questions.questions[number].question_id for number in range(len(questions)) if number not in found]
+    problems = (*questions.problems, *skipped(bad, "question(s) about images that cannot be used"))
+    return Predictions(replace(questions.select(positions), problems=problems), answers, probabilities)
 
 
 def write_results(path: Path, questions: QuestionSet, predictions: Sequence[str]) -> None:
