@@ -72,8 +72,7 @@ def writing(path: Path, state: str = "") -> Iterator[None]:
     except DiskError:
         raise
     except Exception as error:
-        reason = refusal_of_disk(error)
-        if reason is None:
+        if (reason := refusal_of_disk(error)) is None:
             raise
         raise DiskError(
             f"{path} cannot be written ({reason}): make room or choose another place, and run again"

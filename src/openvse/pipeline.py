@@ -272,8 +272,7 @@ def share_work(
             num_gpus=1 if workers.device.startswith("cuda") else None,
         )
         for row in done.iter_rows():
-            raised = pickle.loads(row["raised"])
-            if raised is not None:
+            if (raised := pickle.loads(row["raised"])) is not None:
                 kind, *details = raised
                 raise kind(*details)
             yield pickle.loads(row["result"])

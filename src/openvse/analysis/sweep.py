@@ -411,8 +411,7 @@ def _best(results: Sequence[Swept], metric: str) -> Swept:
 
 
 def _plain(value: str) -> Cell:
-    number = swept_number(value)
-    if number is None:
+    if (number := swept_number(value)) is None:
         return value
     return int(number) if number == int(number) else number
 

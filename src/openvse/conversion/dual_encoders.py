@@ -222,8 +222,7 @@ def _as_transformers(place: ModelFiles, folder: Path, tokenizer: str | None) -> 
     config = place.find(CONFIG)
     if config is not None and read_mapping(config).get("model_type") in ARCHITECTURES:
         return config.parent, read_dual_weights(place, WEIGHTS)
-    open_clip = place.find(OPEN_CLIP_CONFIG)
-    if open_clip is not None:
+    if (open_clip := place.find(OPEN_CLIP_CONFIG)) is not None:
         weights = read_dual_weights(place, OPEN_CLIP_WEIGHTS)
         return open_clip_files(read_mapping(open_clip), weights, open_clip.parent, folder, tokenizer)
     if config is None:

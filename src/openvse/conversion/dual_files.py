@@ -138,8 +138,7 @@ def _parts(place: ModelFiles, index: Path) -> list[Path]:
 
 def read_dual_weights(place: ModelFiles, names: tuple[str, ...]) -> Weights:
     """Read all parts of the first file that exists. Weights are mapped, so that each takes memory only once used."""
-    path = next(filter(None, map(place.find, names)), None)
-    if path is None:
+    if (path := next(filter(None, map(place.find, names)), None)) is None:
         raise CheckpointError(f"it holds no weights (none of {', '.join(names)}): download all of its files")
     weights: Weights = {}
     for part in _parts(place, path) if path.name.endswith(INDEX) else [path]:

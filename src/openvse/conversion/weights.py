@@ -118,8 +118,7 @@ def renamed(weights: Weights, names: Names) -> Weights:
             raise CheckpointError(
                 f"it holds weights {name!r}, which the released code does not have: give an unchanged model"
             )
-        ours = names[prefix]
-        if ours is not None:
+        if (ours := names[prefix]) is not None:
             result[ours + name.removeprefix(prefix)] = weight
     return result
 

@@ -92,8 +92,7 @@ def _question(image: str, text: str, answers: str) -> Question:
 
 def _with_validation(splits: dict[str, str]) -> tuple[str, dict[str, str]]:
     """Select validation images from the training images that have questions, and return a note about it."""
-    train = [name for name, split in splits.items() if split == "train"]
-    if not train:
+    if not (train := [name for name, split in splits.items() if split == "train"]):
         note = (
             "no lists of DAQUAR's images: figures on a split by hash are not comparable with published ones"
         )

@@ -80,8 +80,7 @@ def find_arrow(root: Path) -> list[Path]:
     """List the Parquet files below a folder, or if there are none, the Arrow files without caches of transforms."""
     for suffix in ARROW_SUFFIXES:
         files = (path for path in walk_files(root) if path.suffix.lower() == suffix)
-        tables = sorted(path for path in files if not path.name.startswith("cache-"))
-        if tables:
+        if tables := sorted(path for path in files if not path.name.startswith("cache-")):
             return tables
     return []
 

@@ -185,8 +185,7 @@ def _reached(
     relevant: Bool[np.ndarray, "T top"],
     relevance: Relevance,
 ) -> PrecisionReached:
-    threshold = calibration.threshold(wanted, relevance.num_images)
-    if threshold is None:
+    if (threshold := calibration.threshold(wanted, relevance.num_images)) is None:
         return PrecisionReached(wanted, None, 0, None, 0.0)
     above = scores >= threshold
     return PrecisionReached(

@@ -251,8 +251,7 @@ class Condition:
             )
         if not self.key or has(self._comparable()):
             return ""
-        kinds = [each for each in _TYPES if has([each])]
-        if kinds:
+        if kinds := [each for each in _TYPES if has([each])]:
             return (
                 f"the values of {escaped(self.key)} are {' and '.join(kinds)}, which {escaped(_shortened(self.value))} "
                 f"cannot be compared with, so {fits} this condition: give another value"
@@ -346,8 +345,7 @@ def all_of(conditions: Sequence[Condition]) -> tuple[str, list[object]]:
 
 
 def _bytes(value: str) -> int:
-    match = _SIZE.fullmatch(value)
-    if match is None:
+    if (match := _SIZE.fullmatch(value)) is None:
         raise DataError(
             f"{value} is no size: give a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB"
         )

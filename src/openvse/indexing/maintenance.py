@@ -27,8 +27,7 @@ def forget_root(path: str | Path, folder: str | Path) -> None:
     if not (place / MANIFEST).is_file():
         read_manifest(place)  # which says so, before a folder is made
     with IndexFolder(place) as opened, disk_errors(place):
-        index = opened.find()
-        if index is None:
+        if (index := opened.find()) is None:
             raise opened.problem() or damaged(place, MANIFEST)
         database, roots = index.database, index.roots
         wanted = {str(folder), str(Path(folder).resolve())}

@@ -138,16 +138,14 @@ def one_or_many(
     images: ImageLike | ClipSegment | io.BufferedIOBase | Iterable[Any],
 ) -> Sequence[ImageLike | ClipSegment]:
     """Return images as a sequence. A path, bytes, a PIL image or the array of one image is a sequence of one."""
-    given = one_or_several(images, "images")
-    if not given:
+    if not (given := one_or_several(images, "images")):
         raise DataError(f"{type(images).__name__} holds no images: give an image or a list of images")
     return given
 
 
 def pixel_limit() -> int:
     """Return the most pixels to decode. Raise OpenVSEError if ``OPENVSE_MAX_PIXELS`` is no number above 0."""
-    given = os.environ.get(PIXELS_VARIABLE)
-    if given is None:
+    if (given := os.environ.get(PIXELS_VARIABLE)) is None:
         return MAX_PIXELS
     if not given.isdecimal() or not int(given):
         raise OpenVSEError(

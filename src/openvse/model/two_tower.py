@@ -259,8 +259,7 @@ class TwoTower(Model):
         Raises:
             DataError: there are none, or one is no text.
         """
-        captions = several(captions, "captions")
-        if not captions:
+        if not (captions := several(captions, "captions")):
             raise DataError("captions is empty: give at least one text")
         if unknown := unknown_line(chain.from_iterable(self.unknown_words(captions))):
             _logger.warning("%s", unknown)

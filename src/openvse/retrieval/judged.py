@@ -432,6 +432,5 @@ def _listed(
 
 
 def _left_out(listed: Int[np.ndarray, "L"], known: Int[np.ndarray, "A"], what: str) -> Iterator[str]:
-    missing = int((~np.isin(listed, known)).sum())
-    if missing:
+    if missing := int((~np.isin(listed, known)).sum()):
         yield f"{missing:,} of {len(listed):,} {what} are not in the data set and are left out"

@@ -142,8 +142,7 @@ class OnnxModel:
 
     @cached_property
     def _preprocess(self) -> Preprocessing:
-        reading = self.description.image.reading
-        if reading is None:
+        if (reading := self.description.image.reading) is None:
             raise ModelError(
                 "this model was exported for stored features and cannot read images: give features to encode_features"
             )
@@ -176,8 +175,7 @@ class OnnxModel:
         Raises:
             DataError: there are none, or one has more tokens than the export's limit.
         """
-        captions = several(captions, "captions")
-        if not captions:
+        if not (captions := several(captions, "captions")):
             raise DataError("captions is empty: give at least one text")
         if unknown := unknown_line(chain.from_iterable(self.unknown_words(captions))):
             _logger.warning("%s", unknown)
@@ -213,8 +211,7 @@ class OnnxModel:
         return embedded[0] if len(embedded) == 1 else np.concatenate(embedded)
 
     def _embed(self, side: str, batches: Iterator[dict[str, np.ndarray]]) -> ArraySet:
-        parts = [self.run(side, batch) for batch in batches]
-        if not parts:
+        if not (parts := [self.run(side, batch) for batch in batches]):
             raise DataError("there is nothing to embed: give at least one item that can be read")
         return ArraySet.full(np.concatenate(parts))
 

@@ -260,8 +260,7 @@ class SearchEngine:
 
     def _answers(self, queries: Sequence[Query], pages: Iterable[Page]) -> list[Answer]:
         """Answer queries none of which is empty. Queries with the same conditions are searched together."""
-        searches = [self._search(*each) for each in zip(queries, pages, strict=True)]
-        if not searches:
+        if not (searches := [self._search(*each) for each in zip(queries, pages, strict=True)]):
             return []
         embedded = embed_queries(
             queries,
@@ -555,7 +554,6 @@ class SearchEngine:
         return float(uncertainties(query.parts.vectors[0], of_texts=not self._are_texts)[0])
 
     def _unknown_words(self, queries: Sequence[Query]) -> list[tuple[UnknownWord, ...]]:
-        look_up = getattr(self._model, "unknown_words", None)
-        if look_up is None:
+        if (look_up := getattr(self._model, "unknown_words", None)) is None:
             return [()] * len(queries)
         return [tuple(words) for words in look_up([query.text for query in queries])]

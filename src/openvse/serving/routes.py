@@ -311,8 +311,7 @@ async def metrics(request: Request) -> Response:
 @plain.post("/session", tags=["server"], responses={401: {"description": "The token is wrong.", **ERROR}})
 async def session(request: Request, asked: Session) -> Response:
     """Exchange the token for a cookie, which the page needs for its images."""
-    token = _service(request).settings.token
-    if not token:
+    if not (token := _service(request).settings.token):
         return JSONResponse({"status": "no token is needed"})
     if not is_token(asked.token, token):
         return JSONResponse({"error": "the token is wrong"}, 401)

@@ -247,8 +247,7 @@ def _connected(url: str) -> psycopg.Connection[Any]:
 
 def _where(within: Within) -> tuple[sql.Composable, list[object]]:
     """Return the conditions that PostgreSQL can check, and their values."""
-    tests = [_test(clause) for clause in clauses_of(within.where)]
-    if not tests:
+    if not (tests := [_test(clause) for clause in clauses_of(within.where)]):
         return sql.SQL(""), []
     text = sql.SQL("WHERE ") + sql.SQL(" AND ").join(test for test, _ in tests)
     return text, [value for _, values in tests for value in values]

@@ -77,8 +77,7 @@ def _one(rows: Float[np.ndarray, "n D"], query: Float[np.ndarray, "D"]) -> Float
 
 
 def _num_threads() -> int:
-    torch = loaded_torch()
-    if torch is not None:
+    if (torch := loaded_torch()) is not None:
         return int(torch.get_num_threads())
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

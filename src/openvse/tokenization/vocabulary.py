@@ -260,8 +260,7 @@ class Spellings:
         of_form = [self._forms[form] for form in forms if form in self._forms]
         of_sound = [self._sounds[sound] for form in forms if (sound := _sound(form)) in self._sounds]
         for words in (of_form, of_sound, list(self._one_mistake(word))):
-            fitting = [other for other in words if other[0] == word[0] and other.isalpha()]
-            if fitting:
+            if fitting := [other for other in words if other[0] == word[0] and other.isalpha()]:
                 return min(fitting, key=self._known.__getitem__)
         return None
 

@@ -151,8 +151,7 @@ def described(name: str) -> Iterator[str]:
     from openvse.errors import RecipeError, choices, nearest
     from openvse.tasks.front import registries
 
-    having = [registry for registry in registries() if name in registry.names()]
-    if not having:
+    if not (having := [registry for registry in registries() if name in registry.names()]):
         names = [each for registry in registries() for each in registry.names()]
         raise RecipeError(
             f"unknown part {name!r}{nearest(name, names)}{choices(names, 'openvse list parts')}"
@@ -185,8 +184,7 @@ def _type(hint: Any) -> str:
     """Return the type of an option as text. For a part inside a part, it lists the names of the part's kind."""
     from openvse.assembly.parts import part_inside
 
-    inside = part_inside(hint)
-    if inside is not None:
+    if (inside := part_inside(hint)) is not None:
         return f"one of {inside[0].names()}" + (" or None" if type(None) in get_args(hint) else "")
     named = isinstance(hint, type) and not get_args(hint)
     text = hint.__name__ if named else str(hint)

@@ -161,8 +161,7 @@ def count_words(
     encoder: TextEncoder, sentences: Sequence[str], inputs: RunInputs, called: str
 ) -> Coverage | None:
     """Count how many words of the training sentences a new text encoder knows, and tell the watcher of the run."""
-    coverage = encoder.coverage(sentences)
-    if coverage is not None:
+    if (coverage := encoder.coverage(sentences)) is not None:
         inputs.watcher.note(coverage.describe(called))
     return coverage
 
