@@ -25,10 +25,10 @@ from openvse.errors import BadImageError, DataError, OpenVSEError
 from openvse.media.jxl import boxes_of, is_jxl, size_of
 from openvse.media.names import (
     AVIF_NEEDED,
-    HEIF_NEEDED,
-    JXL_NEEDED,
+    HEIC,
+    JXL,
     PIXELS_VARIABLE,
-    RAW_NEEDED,
+    RAW,
     escaped,
     foreign_kind,
     names_image,
@@ -431,9 +431,7 @@ def _opened(source: ImageLike, limit: int) -> AbstractContextManager[Image.Image
             raise BadImageError("give a path, the bytes of a file, a PIL image of some pixels, or an array")
     if size == 0:
         raise BadImageError("the file is empty")
-    if suffix_kind(name) == "camera raw":
-        return _opened_raw(file)
-    return _opened_file(file, limit)
+    return _opened_raw(file) if suffix_kind(name) == RAW else _opened_file(file, limit)
 
 
 def _opened_file(file: Path | io.BytesIO, limit: int) -> Image.Image:
@@ -470,10 +468,14 @@ def _is_heif(start: bytes) -> bool:
     return b"avif" not in brands and any(brand in brands for brand in (b"heic", b"heix", b"mif1", b"msf1"))
 
 
+def _need(kind: str) -> None:
+    if not reads(kind):
+        raise BadImageError(remedy(kind))
+
+
 def _opened_heif(file: Path | io.BytesIO) -> Image.Image:
     """Open a HEIC file with the decoder of the extra ``heif``, which turns it upright itself."""
-    if not reads("HEIC"):
-        raise BadImageError(HEIF_NEEDED)
+    _need(HEIC)
     import pillow_heif
 
     pillow_heif.register_heif_opener()
@@ -485,8 +487,7 @@ def _opened_heif(file: Path | io.BytesIO) -> Image.Image:
 
 def _opened_jxl(file: Path | io.BytesIO, limit: int) -> Image.Image:
     """Decode a JPEG XL file with the decoder of the extra ``jxl``, which turns it upright itself."""
-    if not reads("JPEG XL"):
-        raise BadImageError(JXL_NEEDED)
+    _need(JXL)
     import pillow_jxl  # noqa: F401 - it makes itself known to Pillow
 
     content = file.getvalue() if isinstance(file, io.BytesIO) else file.read_bytes()
@@ -501,8 +502,7 @@ def _opened_jxl(file: Path | io.BytesIO, limit: int) -> Image.Image:
 
 def _opened_raw(file: Path | io.BytesIO) -> Image.Image:
     """Open the largest preview in a raw file of a camera, with LibRaw through the extra ``raw``."""
-    if not reads("camera raw"):
-        raise BadImageError(RAW_NEEDED)
+    _need(RAW)
     import rawpy
 
     try:
