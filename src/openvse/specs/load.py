@@ -106,7 +106,7 @@ def parse_yaml(text: str) -> Any:
     except RecipeError:
         raise
     except Exception as error:  # invalid numbers and dates raise almost any error
-        raise RecipeError(f"not YAML ({_one_line(error)})") from error
+        raise RecipeError(f"not YAML ({' '.join(str(error).split())})") from error
 
 
 def dump_yaml(tree: Any, *, flow: bool = False, width: float = 80) -> str:
@@ -228,16 +228,16 @@ def apply_override(tree: Mapping[str, Any], path: str, value: Any) -> dict[str, 
     node: Any = changed
     *parents, last = path.split(".")
     for depth, key in enumerate(parents):
-        child = _child(node, key, path)
+        place = _place(node, key, path)
+        child = node[place] if isinstance(node, list) else node.get(key, {})
         if isinstance(child, str):
             child = {"name": child}
         if not isinstance(child, dict | list):
             raise RecipeError(
                 f"override {path}: {'.'.join(parents[: depth + 1])} is {child!r} and has no keys: give its own value"
             )
-        _put(node, key, child, path)
-        node = child
-    _put(node, last, value, path)
+        node[place] = node = child
+    node[_place(node, last, path)] = value
     return changed
 
 
@@ -263,7 +263,7 @@ def describe(
     if first["type"] == "extra_forbidden":
         allowed, key = _allowed(model, first["loc"][:-1]), str(first["loc"][-1])
         below = f"{prefix}." if prefix else ""
-        paths = dict.fromkeys(f"{below}{each}" for each in (*_keys_in(tree or {}), *_keys_of(model)))
+        paths = dict.fromkeys(f"{below}{each}" for each in (*_keys(tree), *_keys(model)))
         places = [each for each in paths if each.endswith(f".{key}") and each != where]
         told = _MEANT.get(key) or " or ".join(places[:3])
         meant = f"; did you mean {told}?" if told else nearest(key, allowed)
@@ -417,20 +417,10 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _child(node: Any, key: str, path: str) -> Any:
-    if isinstance(node, list):
-        return node[_position(node, key, path)]
-    return node.get(key, {})
-
-
-def _put(node: Any, key: str, value: Any, path: str) -> None:
-    if isinstance(node, list):
-        node[_position(node, key, path)] = value
-    else:
-        node[key] = value
-
-
-def _position(node: list[Any], key: str, path: str) -> int:
+def _place(node: Any, key: str, path: str) -> Any:
+    """Return a key of a mapping, or the position in a list that it names."""
+    if not isinstance(node, list):
+        return key
     if not key.isdigit() or int(key) >= len(node):
         raise RecipeError(
             f"override {path}: {key!r} is not a position in a list of {len(node)} (0 to {len(node) - 1})"
@@ -449,28 +439,18 @@ def _allowed(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     return sorted(model.model_fields)
 
 
-def _keys_in(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Yield the dotted path of every key of nested mappings."""
-    for key, value in tree.items():
+def _keys(of: Any, above: str = "") -> Iterator[str]:
+    """Yield the dotted path of every key of nested mappings or of a schema, but of lists, whose keys have positions."""
+    if _is_model(of):
+        of = {key: field.annotation for key, field in of.model_fields.items()}
+    for key, value in of.items() if isinstance(of, Mapping) else ():
         yield f"{above}{key}"
-        yield from _keys_in(value, f"{above}{key}.") if isinstance(value, Mapping) else ()
-
-
-def _keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:
-    """Yield the dotted path of every key of a schema. Lists are left out, as their keys stand behind a position."""
-    for key, field in model.model_fields.items():
-        yield f"{above}{key}"
-        for kind in (field.annotation, *get_args(field.annotation)):
-            if _is_model(kind) and get_origin(field.annotation) is not tuple:
-                yield from _keys_of(kind, f"{above}{key}.")
+        for each in () if get_origin(value) is tuple else (value, *get_args(value)):
+            yield from _keys(each, f"{above}{key}.")
 
 
 def _is_model(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not Part
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _side(side: str, given: Any, theirs: Any, start: str, taken: list[str]) -> Any:
