@@ -261,8 +261,7 @@ def share_work(
     ray = _import_ray()
     started = _connect(ray, workers)
     try:
-        context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = False
+        ray.data.DataContext.get_current().enable_progress_bars = False
         rows = [{"task": pickle.dumps(task)} for task in tasks]
         done = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
             _Worker,

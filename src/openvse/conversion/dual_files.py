@@ -103,8 +103,7 @@ def _unreachable(repo_id: str, error: Exception) -> CheckpointError:
         )
     if isinstance(error, RepositoryNotFoundError):
         return CheckpointError(f"{repo_id} is neither a folder nor a public model of the hub: check the name")
-    offline = isinstance(error, LocalEntryNotFoundError)
-    reason = "" if offline else f" ({message_of(error)})"
+    reason = "" if isinstance(error, LocalEntryNotFoundError) else f" ({message_of(error)})"
     return CheckpointError(
         f"{repo_id} is no folder and not in the hub's cache ({HF_HUB_CACHE}), and the hub cannot be reached{reason}: "
         f"on a machine with access run 'hf download {repo_id} --local-dir FOLDER', copy the folder here, and run "

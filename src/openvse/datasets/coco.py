@@ -71,8 +71,7 @@ def official_captions(root: Path, part: str) -> Iterator[tuple[str, list[tuple[i
     with reading_json(path, "COCO's format") as tree:
         for annotation in sorted(tree["annotations"], key=lambda annotation: annotation["id"]):
             captions[annotation["image_id"]].append((int(annotation["id"]), annotation["caption"]))
-        for image in tree["images"]:
-            yield image["file_name"], captions[image["id"]]
+        yield from ((image["file_name"], captions[image["id"]]) for image in tree["images"])
 
 
 def _read_official(root: Path, part: str, split: str) -> Iterator[Record]:

@@ -83,11 +83,7 @@ def _read_pairs(path: Path) -> Iterator[Question]:
                 f"{path}, line {number + 1}: write a question that ends with the name of its image "
                 "(in the image1 ?), and its answer in the next line"
             )
-        yield _question(question[2], question[1], lines[number + 1])
-
-
-def _question(image: str, text: str, answers: str) -> Question:
-    return Question("", image, Path(image), text, answers.split(", "))
+        yield Question("", question[2], Path(question[2]), question[1], lines[number + 1].split(", "))
 
 
 def _with_validation(splits: dict[str, str]) -> tuple[str, dict[str, str]]:

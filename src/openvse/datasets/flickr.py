@@ -61,9 +61,8 @@ class FlickrLayout:
         if json_path.is_file():
             records = read_karpathy(json_path, lambda _: folder)
         elif captions:
-            records = _read_captions(
-                captions, folder, read_splits(root, dict(zip(SPLITS, self.splits, strict=True)))
-            )
+            splits = read_splits(root, dict(zip(SPLITS, self.splits, strict=True)))
+            records = _read_captions(captions, folder, splits)
         else:
             allowed = " or ".join((self.karpathy, *self.captions))
             raise DataError(f"{root}: no caption file {allowed}: see openvse list data {self.name}")

@@ -42,8 +42,7 @@ def _open_local(folder: Path, config: str, columns: Columns, require_images: boo
     if (folder / SAVED).is_file():
         return arrow_corpus(folder, _saved(folder), columns, require_images=require_images)
     if configs := read_configs(folder / "README.md"):
-        chosen = choose_config(folder, configs, config)
-        files = _files_of(folder, chosen)
+        files = _files_of(folder, choose_config(folder, configs, config))
     elif config:
         raise DataError(
             f"{folder}: README.md names no configuration, but {config!r} is requested: leave it out"

@@ -24,7 +24,7 @@ from openvse.indexing.embedding import Embedder, Sharing, keep_batches
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import Item, VectorDtype
 from openvse.indexing.scanning import Candidate
-from openvse.indexing.writer import FoundIndex, IndexFolder, IndexWriter
+from openvse.indexing.writer import IndexFolder, IndexWriter
 from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
 from openvse.model.two_tower import TwoTower
@@ -187,7 +187,8 @@ class _Run:
         """Complete the unfinished index, and return the number of records that an earlier run had embedded."""
         records, root, key = self.records.records, Root(0, "", ""), sha256(self.settings.encode()).hexdigest()
         with IndexWriter(folder, model=key, roots=[root], dtype=self.dtype, anew=anew) as writer:
-            held = {} if writer.written is None else _states(writer.written)
+            rows = () if writer.written is None else writer.written.database.walk(0)
+            held = {item: Item(item, modified_ns, size) for item, modified_ns, size, *_ in rows}
             new = remaining(records, lambda record: held.get(record.item.id) == record.item, self.batch_size)
             embedder, before = Embedder(self.model, self.batch_size), len(records) - len(new)
             pace = Pace(len(records), progress, before=before, unit="items")
@@ -228,8 +229,3 @@ class _Run:
         failed = dict([*self.records.failed, *self.reasons.items()])
         about = self.target.out, self.records.kind, count, num_embeddings, dim, earlier
         return EncodingReport(*about, [*failed.items()], self.records.left_out)
-
-
-def _states(index: FoundIndex) -> dict[str, Item]:
-    """Return the records of an index by id, with their state when they were embedded."""
-    return {item: Item(item, modified_ns, size) for item, modified_ns, size, *_ in index.database.walk(0)}

@@ -52,8 +52,7 @@ def evaluate_arrays(
             raise DataError(
                 f"{side} has the type {type(given).__name__}: give a model and data, or two arrays of embeddings"
             )
-    sides = _read(images, "images", score), _read(texts, "texts", score)
-    one, other = _of_one_precision(*sides)
+    one, other = _of_one_precision(*_read(images, "images", score), _read(texts, "texts", score))
     require_one_space(one, other)
     one, pairs, problems = _once(one, _relevance(relevance, len(one), len(other)))
     report = evaluate_sets(

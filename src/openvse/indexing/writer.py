@@ -257,8 +257,7 @@ class IndexWriter:
 
     def __len__(self) -> int:
         """Return the number of items, with the uncommitted ones."""
-        held = 0 if self._database is None else self._database.count()
-        return held + len(self._pending)
+        return (0 if self._database is None else self._database.count()) + len(self._pending)
 
     def commit(self) -> None:
         """Make everything so far part of the index. Raise IndexFormatError, and change nothing, if the disk refuses."""

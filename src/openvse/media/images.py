@@ -206,8 +206,7 @@ def read_image(
 
 def probe_image(number: int, size: tuple[int, int]) -> Image.Image:
     """Return a drawn image with edges and gradients."""
-    rng = np.random.default_rng(number)
-    coarse = rng.integers(0, 256, (6, 8, 3)).astype(np.uint8)
+    coarse = np.random.default_rng(number).integers(0, 256, (6, 8, 3)).astype(np.uint8)
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
 
 

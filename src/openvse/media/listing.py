@@ -175,9 +175,7 @@ def each_once(listings: Sequence[Listing]) -> list[Listing]:
         identity = identity_of(path, linked)
         if identity is not None and chosen.setdefault(identity, path) != path:
             again.add(path)
-    if not again:
-        return [*listings]
-    return [each.without(again) for each in listings]
+    return [each.without(again) if again else each for each in listings]
 
 
 def identity_of(path: str | Path, wanted: Collection[object] | None = None) -> tuple[int, int] | None:
@@ -310,10 +308,8 @@ def _kind(name: str, path: Path, *, videos: bool) -> str | None:
         return UNNAMED if _MEDIA.match(_start(path)) else None
     if suffix in _TYPESCRIPT and not _is_transport_stream(_start(path)):
         return None
-    kind = kind_left_out(name, videos=videos)
-    if kind or is_image(name) or (videos and is_video_name(name)):
-        return kind
-    return None
+    is_listed = is_image(name) or (videos and is_video_name(name))
+    return kind_left_out(name, videos=videos) or ("" if is_listed else None)
 
 
 def _start(path: Path) -> bytes:

@@ -512,8 +512,7 @@ def _parts(spec: Mapping[str, Any]) -> str:
 def _epochs(run: ReportedRun) -> str:
     if run.records is None:
         return "" if run.best_epoch is None else str(run.best_epoch)
-    first = next(iter(run.records.names("validation")), "")
-    done = run.records.series("validation", first).epochs
+    done = run.records.series("validation", next(iter(run.records.names("validation")), "")).epochs
     unfinished = run.named.unfinished()
     of = f" of {int(max(done))}" if done else ""
     return f"{run.best_epoch}{of}{' (the run is not finished)' if unfinished else ''}"

@@ -184,8 +184,7 @@ def spearman(one: Float[np.ndarray, "P"], other: Float[np.ndarray, "P"]) -> floa
 
 def _mean_ranks(values: Float[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks: Float[np.ndarray, "P"] = (last - (counts - 1) / 2)[inverse]
+    ranks: Float[np.ndarray, "P"] = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     return ranks
 
 

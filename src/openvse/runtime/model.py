@@ -227,8 +227,7 @@ class OnnxModel:
         order = np.argsort(lengths, kind="stable")
         chunks = (order[start : start + batch_size] for start in range(0, len(order), batch_size))
         batches = (padded([items[place] for place in chunk], described.inputs[0]) for chunk in chunks)
-        embedded = self._embed(side, batches)
-        return embedded[np.argsort(order, kind="stable")]
+        return self._embed(side, batches)[np.argsort(order, kind="stable")]
 
 
 def padded(items: Sequence[np.ndarray], name: str) -> dict[str, np.ndarray]:

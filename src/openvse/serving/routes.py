@@ -265,16 +265,14 @@ def original(request: Request, key: ItemKey, v: Annotated[str, Query(max_length=
 async def looked(request: Request, key: ItemKey, q: Annotated[QuestionText, Query()]) -> dict[str, Any]:
     """Return what each part of an image, and each word of a sentence, adds to their score."""
     service = _service(request)
-    path = await run_in_threadpool(service.served.file, key)
-    return await service.score_map(path, q)
+    return await service.score_map(await run_in_threadpool(service.served.file, key), q)
 
 
 @api.post("/items/{key}/ask", tags=["explanations"])
 async def ask_item(request: Request, key: ItemKey, asked: QuestionBody) -> dict[str, Any]:
     """Answer a question about an item, and show where the model looked."""
     service = _service(request)
-    path = await run_in_threadpool(service.served.file, key)
-    return await service.answer(path, asked.question)
+    return await service.answer(await run_in_threadpool(service.served.file, key), asked.question)
 
 
 @api.post("/ask", tags=["explanations"], responses=UPLOAD_REFUSALS)

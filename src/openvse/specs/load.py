@@ -471,11 +471,9 @@ def _side(side: str, given: Any, theirs: Any, start: str, taken: list[str]) -> A
             filled[part] = theirs[part]
             taken.append(f"{side}.{part}")
         elif not _names_itself(wanted):
-            filled[part] = (
-                _around(wanted, theirs[part])
-                if wanted.get("name") in AROUND
-                else merged({part: theirs[part]}, {part: wanted})[part]
-            )
+            is_around = wanted.get("name") in AROUND
+            changed = merged({part: theirs[part]}, {part: wanted})
+            filled[part] = _around(wanted, theirs[part]) if is_around else changed[part]
             taken.append(f"{side}.{part}")
     return filled
 
@@ -483,9 +481,7 @@ def _side(side: str, given: Any, theirs: Any, start: str, taken: list[str]) -> A
 def _around(wanted: Mapping[str, Any], theirs: Any) -> Any:
     """Put the start's aggregator inside the wanted one. If it is the same one around another, keep it whole."""
     inner = AROUND[wanted["name"]]
-    if _without(inner, wanted) == _without(inner, theirs):
-        return theirs
-    return {**wanted, inner: theirs}
+    return theirs if _without(inner, wanted) == _without(inner, theirs) else {**wanted, inner: theirs}
 
 
 def _without(inner: str, part: Any) -> dict[str, Any]:

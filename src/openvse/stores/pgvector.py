@@ -188,8 +188,7 @@ class PgvectorStore(CatalogueStore):
         return {key: np.stack(each) for key, each in vectors.items() if len(each) == self._num_embeddings}
 
     def some(self, count: int) -> list[ItemFacts]:
-        facts = dict(self._facts("LIMIT %s", [count * self._num_embeddings]))
-        return list(facts.values())
+        return list(dict(self._facts("LIMIT %s", [count * self._num_embeddings])).values())
 
     def count(self, within: Within) -> int:
         where, values = _where(within)

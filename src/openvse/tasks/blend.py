@@ -93,8 +93,7 @@ def _put(model: Model, ends: Sequence[dict[str, Tensor]], share: float) -> None:
 
 def _size(model: Model) -> tuple[int, int]:
     """Return the number of gated poolings and of words and answers. The larger model can hold the smaller one."""
-    gates = sum(isinstance(module, Gated) for module in model.modules())
-    return gates, len(_entries(model))
+    return sum(isinstance(module, Gated) for module in model.modules()), len(_entries(model))
 
 
 def _entries(model: Any) -> list[str]:

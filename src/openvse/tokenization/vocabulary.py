@@ -237,19 +237,17 @@ class Spellings:
     """
 
     def __init__(self, words: Iterable[str]) -> None:
-        self._known: dict[str, int] = {}
+        self._known = {word: position for position, word in enumerate(words)}
         self._forms: dict[str, str] = {}
         self._sounds: dict[str, str] = {}
         self._misspelt: dict[str, str] = {}
-        for position, word in enumerate(words):
-            self._known[word] = position
         for word in self._known:
             for form in (word, *_stems(word)):
                 self._forms.setdefault(form, word)
                 self._sounds.setdefault(_sound(form), word)
             if _length(word) >= _LONG - 1:
-                for shorter in _one_less(word):
-                    self._misspelt.setdefault(shorter, word)
+                for place in range(1, len(word)):
+                    self._misspelt.setdefault(word[:place] + word[place + 1 :], word)
 
     @lru_cache(maxsize=1 << 14)  # noqa: B019 - lives as long as the vocabulary
     def nearest(self, word: str) -> str | None:
@@ -307,11 +305,6 @@ def _sound(word: str) -> str:
     for pattern, letters in _ALIKE:
         word = pattern.sub(letters, word)
     return word
-
-
-def _one_less(word: str) -> Iterator[str]:
-    """Yield the word without one of its letters, for each letter except the first."""
-    return (word[:place] + word[place + 1 :] for place in range(1, len(word)))
 
 
 def _differ(one: str, other: str) -> int:

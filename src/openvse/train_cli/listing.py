@@ -186,8 +186,7 @@ def _type(hint: Any) -> str:
 
     if (inside := part_inside(hint)) is not None:
         return f"one of {inside[0].names()}" + (" or None" if type(None) in get_args(hint) else "")
-    named = isinstance(hint, type) and not get_args(hint)
-    text = hint.__name__ if named else str(hint)
+    text = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
     return text.replace("Literal", "one of ").replace("typing.", "").replace("collections.abc.", "")
 
 

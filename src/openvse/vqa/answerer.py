@@ -66,8 +66,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "Q D"]) -> Float[Tensor, "Q D"]:
         """Transform the vector of each item."""
-        update = self.outer(self.inner(x).relu())
-        normed: Tensor = self.norm(x + self.dropout(update))
+        normed: Tensor = self.norm(x + self.dropout(self.outer(self.inner(x).relu())))
         return normed
 
 

@@ -170,6 +170,5 @@ def read_results(path: Path, questions: QuestionSet) -> tuple[str, ...]:
 
 
 def _number(question_id: str) -> int | str:
-    return (
-        int(question_id) if question_id.isdecimal() and str(int(question_id)) == question_id else question_id
-    )
+    is_number = question_id.isdecimal() and str(int(question_id)) == question_id
+    return int(question_id) if is_number else question_id
