@@ -152,9 +152,8 @@ class Commands(TyperGroup):
             logger.setLevel(logging.NOTSET)
             warnings.close()
             voice.reset()
-        if (
-            code > 128 and os.environ.get("RANK", "0") != "0"
-        ):  # only the first process of a run prints the line
+        # Only the first process of a run prints the line.
+        if code > 128 and os.environ.get("RANK", "0") != "0":
             raise typer.Exit(code)
         with suppress(OSError):  # the terminal may be gone
             typer.echo(f"openvse: {' '.join(message.split())}", err=True)

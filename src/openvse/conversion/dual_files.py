@@ -127,8 +127,7 @@ def _parts(place: ModelFiles, index: Path) -> list[Path]:
     listed = read_mapping(index).get("weight_map")
     names = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else []
     paths = {name: place.find(name) if Path(name).name == name else None for name in names}
-    missing = [name for name, path in paths.items() if path is None]
-    if missing or not names:
+    if (missing := [name for name, path in paths.items() if path is None]) or not names:
         raise CheckpointError(
             f"{index.name} names weights that are missing ({', '.join(missing) or 'no file'}): download all files"
         )

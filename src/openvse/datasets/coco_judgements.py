@@ -122,8 +122,7 @@ def _read_ratings(path: Path, task: str) -> RatedPairs:
     rows = []
     try:
         lines = csv.reader(f"{line}\n" for line in read_lines(path))
-        header = tuple(next(lines, ()))
-        if header != expected:
+        if (header := tuple(next(lines, ()))) != expected:
             raise DataError(
                 f"{path}: its columns are {', '.join(header) or 'missing'}, instead of {', '.join(expected)}: give "
                 f"the file with aggregated scores, of the published version"

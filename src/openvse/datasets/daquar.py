@@ -77,8 +77,7 @@ def _read_pairs(path: Path) -> Iterator[Question]:
     while lines and not lines[-1]:
         lines.pop()
     for number in range(0, len(lines), 2):
-        question = _QUESTION.fullmatch(lines[number])
-        if question is None or number + 1 == len(lines):
+        if (question := _QUESTION.fullmatch(lines[number])) is None or number + 1 == len(lines):
             raise DataError(
                 f"{path}, line {number + 1}: write a question that ends with the name of its image "
                 "(in the image1 ?), and its answer in the next line"

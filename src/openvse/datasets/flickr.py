@@ -52,8 +52,7 @@ class FlickrLayout:
         identifiers, so that every form gives the same training batches.
         """
         json_path, captions = root / self.karpathy, first_file(root, self.captions)
-        images = first_folder(root, self.images)
-        if images is None and require_images:
+        if (images := first_folder(root, self.images)) is None and require_images:
             raise DataError(
                 f"{root}: no image folder {' or '.join(self.images)}: see openvse list data {self.name}"
             )

@@ -52,7 +52,7 @@ def evaluate_arrays(
             raise DataError(
                 f"{side} has the type {type(given).__name__}: give a model and data, or two arrays of embeddings"
             )
-    one, other = _of_one_precision(*_read(images, "images", score), _read(texts, "texts", score))
+    one, other = _of_one_precision(_read(images, "images", score), _read(texts, "texts", score))
     require_one_space(one, other)
     one, pairs, problems = _once(one, _relevance(relevance, len(one), len(other)))
     report = evaluate_sets(
@@ -74,8 +74,7 @@ _MANY = 0.1
 
 def _once(images: EmbeddingSet, pairs: Relevance) -> tuple[EmbeddingSet, Relevance, tuple[str, ...]]:
     """Return each image once, and a line on equal images."""
-    repeats = _repeats(images)
-    if repeats == 1:
+    if (repeats := _repeats(images)) == 1:
         return images, pairs, _warnings(images)
     owners, texts = np.unique(np.stack([pairs.images // repeats, pairs.texts]), axis=1)
     once = Relevance(owners, texts, pairs.num_images // repeats, pairs.num_texts)

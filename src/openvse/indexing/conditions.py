@@ -304,8 +304,7 @@ def parse_condition(text: str) -> Condition:
 
     ``==`` is ``=``, ``≥`` is ``>=``, and quotation marks around a value are no part of it.
     """
-    match = _CONDITION.fullmatch(whole_characters(text))
-    if match is None or not match["value"]:
+    if (match := _CONDITION.fullmatch(whole_characters(text))) is None or not match["value"]:
         raise DataError(
             f"{_shortened(text)!r} is no condition: give FIELD OPERATOR VALUE with one of {' '.join(OPERATORS)}, "
             f"such as 'date >= 2024-05', 'near = 52.5,13.4,20km', 'size > 2MB', 'path ~ holiday/*', 'kind = clip' or a "

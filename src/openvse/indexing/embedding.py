@@ -136,8 +136,7 @@ class KnownContent:
                 folder, manifest = self._index.folder, self._index.manifest
                 files = (file for file in self._database.vector_files() if file.number == number)
                 self._files |= {file.number: map_vectors(folder, file, manifest) for file in files}
-            vectors = self._files.get(number)
-            if vectors is None or row >= len(vectors):
+            if (vectors := self._files.get(number)) is None or row >= len(vectors):
                 return [], facts
             facts = facts if rows else read_facts(candidate.path, candidate.sidecars)
             rows.append((_entry(candidate, (content, facts), name), vectors[row]))

@@ -87,8 +87,7 @@ class IndexFolder:
 
     def publish(self, name: str, index: FoundIndex) -> None:
         """Make an index the one under a name. As the index itself, it takes the place of an unfinished one."""
-        before = self.find(name)
-        if before is None or before.manifest != index.manifest:
+        if (before := self.find(name)) is None or before.manifest != index.manifest:
             index.manifest.write(self.path, name)
         if name == MANIFEST:
             (self.path / UNFINISHED).unlink(missing_ok=True)

@@ -315,8 +315,8 @@ def _of_iptc(image: Image.Image | None) -> Said:
             held = IptcImagePlugin.getiptcinfo(image) or {}
 
     coded = held.get((1, 90))
-    is_8859 = isinstance(coded, bytes) and coded[1:2] in (b"-", b".", b"/")
-    part = _PARTS_OF_8859.get(coded[-1:]) if is_8859 else None
+    end = coded[-1:] if isinstance(coded, bytes) and coded[1:2] in (b"-", b".", b"/") else b""
+    part = _PARTS_OF_8859.get(end)
 
     def texts(number: int) -> list[str]:
         values = held.get((2, number), [])

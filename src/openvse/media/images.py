@@ -257,8 +257,7 @@ def full_size(image: Image.Image) -> tuple[int, int]:
 
 def _check_parts(image: Image.Image, limit: int) -> None:
     """Raise BadImageError if an undecoded file has enough parts to hold up decoding for minutes."""
-    parts = len(getattr(image, "tile", ()))
-    if parts > _TILES:
+    if (parts := len(getattr(image, "tile", ()))) > _TILES:
         raise BadImageError(
             f"it has {parts:,} tiles, at most {_TILES:,} are decoded: save it with larger ones"
         )

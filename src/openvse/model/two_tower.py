@@ -196,8 +196,7 @@ class TwoTower(Model):
 
         None if nothing has fitted one (``openvse evaluate --calibrate``), or if the model has changed since.
         """
-        curve = self._calibration
-        if curve is None or curve.model == self.fingerprint:
+        if (curve := self._calibration) is None or curve.model == self.fingerprint:
             return curve
         _logger.warning(
             "the calibration curve is not used, because it was fitted to other weights (model %s): run "

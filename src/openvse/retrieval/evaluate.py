@@ -189,8 +189,7 @@ def stores_for(
         named, encoder = request.store(first + number), model.image.encoder
         if several and len(request.features) == 1 and named is not None and encoder.backbone.reads_images:
             named = named if has_store_of(named, encoder) else None
-        store = open_store(named, encoder)
-        if store is None and number < len(request.places):
+        if (store := open_store(named, encoder)) is None and number < len(request.places):
             stored = find_stored_features(model, request.places[number])
             if stored is not None and stored.holds(corpus.image_ids, corpus.image_paths):
                 store = stored.store

@@ -149,8 +149,7 @@ class Calibration:
         knots, ratios = self._knots
         wanted = math.inf if precision == 1 else math.log(precision) - math.log1p(-precision)
         wanted -= self._prior(gallery, expected)
-        place = int(np.searchsorted(ratios, wanted))
-        if place == len(knots):
+        if (place := int(np.searchsorted(ratios, wanted))) == len(knots):
             return None
         if place == 0:
             return float(knots[0])

@@ -525,8 +525,7 @@ class SearchEngine:
             )
         if not query.is_sentence or (page.only == "similarity" and self.calibration is None):
             return WordHits(), None
-        indexed = self.catalogue.words(query.text, where)
-        if indexed is None and page.only == "words":
+        if (indexed := self.catalogue.words(query.text, where)) is None and page.only == "words":
             raise DataError(
                 "only=words needs the words of the items, which an engine does not hold: search its index"
             )

@@ -322,8 +322,7 @@ class Service:
     def _read_captions(self) -> None:
         """Read the captions of the first folder again, if its text files have changed. A failure leaves none."""
         root = self.served.engine.root
-        state = texts_in(root)
-        if state == self._captions_of:
+        if (state := texts_in(root)) == self._captions_of:
             return
         self._captions_of = state
         try:

@@ -124,13 +124,12 @@ def _check_nodes(events: Iterable[yaml.Event]) -> None:
         match event:
             case yaml.CollectionStartEvent():
                 around.append((event.anchor, nodes))
+                sizes[event.anchor] = _MAX_NODES  # an alias to an enclosing node has no end
             case yaml.CollectionEndEvent():
                 anchor, before = around.pop()
                 sizes[anchor] = nodes - before
-            case yaml.AliasEvent():  # an alias to an enclosing node has no end
-                nodes += (
-                    _MAX_NODES if event.anchor in (name for name, _ in around) else sizes.get(event.anchor, 0)
-                )
+            case yaml.AliasEvent():
+                nodes += sizes.get(event.anchor, 0)
         if len(around) > _MAX_DEPTH or nodes > _MAX_NODES:
             raise RecipeError(
                 f"not read: it has more than {_MAX_DEPTH} levels or {_MAX_NODES:,} values, the most allowed"
@@ -277,8 +276,7 @@ def describe(
 def is_complete(tree: Mapping[str, Any], fields: Iterable[str]) -> bool:
     """Return whether a recipe gives all fields of the spec of its task, so that the spec of a start is not needed."""
     for field in fields:
-        value = tree.get(field, FROM_START)
-        if value == FROM_START:
+        if (value := tree.get(field, FROM_START)) == FROM_START:
             return False
         if field in _SIDES and isinstance(value, Mapping) and not _own(value):
             return False
@@ -445,7 +443,8 @@ def _keys(of: Any, above: str = "") -> Iterator[str]:
         of = {key: field.annotation for key, field in of.model_fields.items()}
     for key, value in of.items() if isinstance(of, Mapping) else ():
         yield f"{above}{key}"
-        for each in () if get_origin(value) is tuple else (value, *get_args(value)):
+        kind: Any = get_origin(value)
+        for each in () if kind is tuple else (value, *get_args(value)):
             yield from _keys(each, f"{above}{key}.")
 
 

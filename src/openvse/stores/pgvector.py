@@ -100,9 +100,7 @@ class PgvectorStore(CatalogueStore):
         wrapped = HalfVector if self._type == "halfvec" else Vector
         columns = sql.SQL("COPY {} (item, payload, embedding) FROM STDIN (FORMAT BINARY)")
         with self._errors(), self._connection.transaction(), self._connection.cursor() as cursor:
-            cursor.execute(
-                sql.SQL("DELETE FROM {} WHERE item = ANY(%s)").format(self._table), [keys.tolist()]
-            )
+            self.remove(keys)
             with cursor.copy(columns.format(self._table)) as copy:
                 copy.set_types(["int8", "jsonb", self._type])
                 for key, sets, fact in zip(keys.tolist(), vectors.astype(np.float32), facts, strict=True):

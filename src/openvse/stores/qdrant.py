@@ -60,8 +60,7 @@ class QdrantStore(CatalogueStore):
         self._note_number = int(hashlib.sha256(address.name.encode()).hexdigest()[:15], 16)
         with self._errors():
             self._client = _connected(url)
-            exists = self._client.collection_exists(address.name)
-            if not exists and create:
+            if not (exists := self._client.collection_exists(address.name)) and create:
                 self._create(dim)
         if not exists and not create:
             raise EngineError(

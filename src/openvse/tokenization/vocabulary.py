@@ -222,9 +222,7 @@ _SHORTEST_STEM = 3
 _LONG, _VERY_LONG = 6, 8
 _VOWEL = re.compile("[aeiouy]")
 _HISSES = ("s", "x", "z", "ch", "sh", "o")  # words that take -es
-_DOUBLES = re.compile(
-    "[^aeiou]*[aeiou][^aeiouwxy]"
-)  # a stem of one syllable that doubles its last letter before -ing
+_DOUBLES = re.compile("[^aeiou]*[aeiou][^aeiouwxy]")  # one syllable, whose last letter doubles before -ing
 
 
 class Spellings:

@@ -73,9 +73,7 @@ def shown_keys(name: str, rows: Sequence[str], tree: Mapping[str, Any]) -> Itera
 def _commands(name: str, told: str, tree: Mapping[str, Any]) -> Iterator[str]:
     """Yield three commands for a recipe, by the command that its file has for it or for the most similar row."""
     lines = re.findall(r"^# openvse train (\S+) ([^#\n]*)", told, re.MULTILINE)
-    shared = [
-        sum(accumulate(map(eq, each, name), and_)) for each, _ in lines
-    ]  # the letters until they differ
+    shared = [sum(accumulate(map(eq, each, name), and_)) for each, _ in lines]  # their equal beginning
     first, settings = lines[shared.index(max(shared))] if lines else (name, "data.source=FOLDER")
     given = dict(each.split("=", 1) for each in settings.split() if "=" in each)
     data = given.get("data.source", "FOLDER")

@@ -103,8 +103,7 @@ def _stated_features(recipe: RunRecipe, encoder: ImageEncoder, corpus: Corpus) -
 
 
 def _stated_states(recipe: RunRecipe, encoder: TextEncoder) -> FeatureStore | None:
-    where = recipe.data.text_features
-    if where in (None, AUTO):
+    if (where := recipe.data.text_features) in (None, AUTO):
         return None
     if not states_can_be_stored(encoder):
         raise RecipeError(

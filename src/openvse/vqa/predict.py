@@ -148,8 +148,7 @@ def read_results(path: Path, questions: QuestionSet) -> tuple[str, ...]:
     answers: dict[str, str] = {}
     try:
         for entry in read_json(path, most=_MAX_BYTES):
-            number = str(entry["question_id"])
-            if number in answers:
+            if (number := str(entry["question_id"])) in answers:
                 raise DataError(f"{path}: question {number} is answered twice: answer it once")
             answers[number] = str(entry["answer"])
     except OSError as error:
