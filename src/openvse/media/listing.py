@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from openvse.errors import DataError, TextError, decoded_text
+from openvse.errors import DataError, TextError
+from openvse.files import read_lines
 from openvse.media.names import escaped, foreign_kind, is_image, is_video_name, remedy
 
 LINE_BREAK = "with a line break in the name"
@@ -88,12 +89,10 @@ class LeftOut:
 
     def counts(self) -> str:
         """Return the number of files of each kind: "27 videos, 3 HEIC, 1 SVG"."""
-        ordered = sorted(
-            ((len(paths), kind) for kind, paths in self.files.items()), key=lambda item: -item[0]
-        )
+        ordered = Counter({kind: len(paths) for kind, paths in self.files.items()}).most_common()
         plural = {kind: f"{kind}s" for kind in (VIDEO, LINK, SYSTEM)}
         return ", ".join(
-            f"{count:,} {kind if count == 1 else plural.get(kind, kind)}" for count, kind in ordered
+            f"{count:,} {kind if count == 1 else plural.get(kind, kind)}" for kind, count in ordered
         )
 
     def describe(self) -> Problem:
@@ -381,9 +380,7 @@ def rules_of(folder: Path, more: Sequence[str] = ()) -> IgnoreRules:
     """Return the rules of a folder's ``.openvseignore``, then others. Raise DataError if one cannot be understood."""
     file = folder / RULES_FILE
     try:
-        lines = (
-            decoded_text(file.read_bytes(), file).replace("\r\n", "\n").split("\n") if file.is_file() else []
-        )
+        lines = read_lines(file) if file.is_file() else []
     except TextError as error:
         raise DataError(str(error)) from error
     except OSError as error:

@@ -360,9 +360,7 @@ def _query_card(query: AnsweredQuery, small: _Small, rows: Sequence[str] = ()) -
         f"{escape(shown.text)}{' ' + _TICK if hit else ''}</li>"
         for shown, hit, label in answers
     )
-    right = (
-        f'<p class="right"><b>right:</b> {escape(query.right.text)}</p>' if query.right is not None else ""
-    )
+    right = f'<p class="right"><b>right:</b> {escape(query.right.text)}</p>' if query.right else ""
     return f'<div class="pair">{_frame(query.query, small)}<div>{asked}<{listed}>{texts}</{listed}>{right}</div></div>'
 
 

@@ -221,9 +221,8 @@ def open_bank(models: Sequence[TwoTower], corpus: Corpus, request: Request) -> N
     The corpus has all splits of the data. A model's own bank is left out where it may hold evaluated items.
     """
     model, plain = models[0], len(models) == 1 and not (request.rerank or request.every)
-    split, measured = (
-        each if each in ("", "all") else canonical_split(each) for each in (request.query_bank, request.split)
-    )
+    named = request.query_bank, request.split
+    split, measured = (each if each in ("", "all") else canonical_split(each) for each in named)
     if not split:
         kept = None if not plain or measured in ("all", "train") else model.query_bank
         seen = kept and leakage_lines([("", model)], request.part(corpus))

@@ -20,7 +20,7 @@ from openvse.pipeline import read_ahead
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
 from openvse.runtime.description import CLIPS, EXPORT, Side, is_export, read_description
 from openvse.runtime.reading import Preprocessing, RuntimeTokenizer, read_tokenizer
-from openvse.scoring.calibration import Calibration, read_calibration
+from openvse.scoring.calibration import read_calibration
 from openvse.scoring.hubs import QueryBank, read_bank
 from openvse.tokenization.vocabulary import UnknownWord, unknown_line
 
@@ -59,9 +59,7 @@ class OnnxModel:
         self._programs: dict[str, Any] = {}
         self._tokenizer: RuntimeTokenizer | None = None
         curve = read_calibration(self.folder)
-        self.calibration: Calibration | None = (
-            curve if curve is not None and curve.model == self.fingerprint else None
-        )
+        self.calibration = curve if curve and curve.model == self.fingerprint else None
         check_same(self.folder, EXPORT, self._set)
 
     @cached_property

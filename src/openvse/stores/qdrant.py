@@ -189,10 +189,8 @@ class QdrantStore(CatalogueStore):
         self._client.close()
 
     def _numbers(self, keys: Int[np.ndarray, "n"]) -> list[int]:
-        each: list[int] = (
-            (keys[:, np.newaxis] * self._num_embeddings + np.arange(self._num_embeddings)).ravel().tolist()
-        )
-        return each
+        numbers = keys[:, np.newaxis] * self._num_embeddings + np.arange(self._num_embeddings)
+        return [*map(int, numbers.ravel())]
 
     def _retrieve(self, numbers: Sequence[int], *, vectors: bool) -> list[tuple[int, Any]]:
         with self._errors():

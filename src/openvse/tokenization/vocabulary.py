@@ -175,13 +175,10 @@ class Coverage:
         return self._known(sentences) + cut * bool(self.num_cut)
 
     def _known(self, sentences: str) -> str:
-        share = (
-            f"{100 * self.num_unknown / max(self.num_tokens, 1):.1f} % of the {sentences} tokens are unknown"
-        )
+        percent = 100 * self.num_unknown / max(self.num_tokens, 1)
+        share = f"{percent:.1f} % of the {sentences} tokens are unknown"
         if self.num_words is None:
-            return (
-                f"tokenizer: {share}" if self.num_unknown else f"tokenizer: every {sentences} token is known"
-            )
+            return f"tokenizer: {share if self.num_unknown else f'every {sentences} token is known'}"
         if self.num_known == self.num_words:
             return f"vocabulary: all {self.num_words:,} words kept (min_count {self.min_count})"
         counts = f"{self.num_known:,} of {self.num_words:,} words kept (min_count {self.min_count})"

@@ -96,10 +96,9 @@ def check_stores(recipe: RunRecipe, corpus: Corpus, image: ImageEncoder | None, 
 
 
 def _stated_features(recipe: RunRecipe, encoder: ImageEncoder, corpus: Corpus) -> FeatureSource | None:
-    where = recipe.data.features
-    return (
-        own_features(corpus, encoder.backbone) if where in (None, AUTO) else open_store(Path(where), encoder)
-    )
+    if (where := recipe.data.features) in (None, AUTO):
+        return own_features(corpus, encoder.backbone)
+    return open_store(Path(where), encoder)
 
 
 def _stated_states(recipe: RunRecipe, encoder: TextEncoder) -> FeatureStore | None:
