@@ -411,9 +411,8 @@ def _best(results: Sequence[Swept], metric: str) -> Swept:
 
 
 def _plain(value: str) -> Cell:
-    if (number := swept_number(value)) is None:
-        return value
-    return int(number) if number == int(number) else number
+    number = swept_number(value)
+    return value if number is None else int(number) if number == int(number) else number
 
 
 def _cell(value: float | None) -> Cell:

@@ -121,17 +121,10 @@ class Reliability:
 
     def _precision_rows(self) -> Iterator[list[str]]:
         for each in self.precisions:
-            if each.score is None:
-                yield [f"{each.wanted:g}", "out of reach", "0", "", ""]
-            else:
-                reached = "" if each.reached is None else percent(each.reached)
-                yield [
-                    f"{each.wanted:g}",
-                    f"{each.score:.4f}",
-                    f"{each.hits:,}",
-                    reached,
-                    percent(each.found),
-                ]
+            score = "out of reach" if each.score is None else f"{each.score:.4f}"
+            reached = "" if each.reached is None else percent(each.reached)
+            found = "" if each.score is None else percent(each.found)
+            yield [f"{each.wanted:g}", score, f"{each.hits:,}", reached, found]
 
 
 def measure_reliability(calibration: Calibration, proposals: Proposals, relevance: Relevance) -> Reliability:

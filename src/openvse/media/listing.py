@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from openvse.errors import DataError, TextError
-from openvse.files import read_lines
+from openvse.errors import DataError, TextError, decoded_text
 from openvse.media.names import escaped, foreign_kind, is_image, is_video_name, remedy
 
 LINE_BREAK = "with a line break in the name"
@@ -380,12 +379,12 @@ def rules_of(folder: Path, more: Sequence[str] = ()) -> IgnoreRules:
     """Return the rules of a folder's ``.openvseignore``, then others. Raise DataError if one cannot be understood."""
     file = folder / RULES_FILE
     try:
-        lines = read_lines(file) if file.is_file() else []
+        text = decoded_text(file.read_bytes(), file) if file.is_file() else ""
     except TextError as error:
         raise DataError(str(error)) from error
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror}): repair it, or remove it") from error
-    return IgnoreRules([*lines, *more])
+    return IgnoreRules([*text.replace("\r\n", "\n").split("\n"), *more])
 
 
 def _rule(line: str) -> tuple[Callable[[str], object], bool]:

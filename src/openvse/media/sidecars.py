@@ -27,6 +27,7 @@ from openvse.media.matching import caseless
 from openvse.media.names import escaped, is_video_name, names_image, suffix_kind
 from openvse.media.ranks import FactSource, Header, Said, differing, ranked_facts
 
+# The title of a Takeout may lack the suffix.
 _SOURCES = FactSource.SIDECAR, FactSource.SHARED_SIDECAR, *[FactSource.TAKEOUT] * 2
 _LARGEST = 8_000_000  # bytes of a sidecar
 _MORE = "supplemental-metadata"
@@ -145,9 +146,7 @@ class Sidecars:
                 beside[_is_json(each), of.folder, whole[:end], of.numbers].append(each)
         for name, own in there.items() if beside else ():
             base, stem = form(own.base), form(own.stem)
-            for source, written in zip(
-                _SOURCES, (base, stem, base, stem), strict=True
-            ):  # a title may be a stem
+            for source, written in zip(_SOURCES, (base, stem, base, stem), strict=True):
                 fits = beside.get((source is FactSource.TAKEOUT, own.folder, written, own.numbers))
                 if fits and self._lacks(name, source) and (not cut or _is_long(own.stem)):
                     self._give(name, fits, source)

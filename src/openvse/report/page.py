@@ -459,7 +459,9 @@ def _facts(each: MeasuredReport) -> Iterator[tuple[str, str, bool]]:
     yield "Weights", f"{each.parameters:,}, of which {each.trained:,} are learned", False
     yield "Model", f"<code>{escape(each.fingerprint)}</code>", False
     yield "Best epoch", escape(_epochs(run)), False
-    yield "Training time", escape(_time(run)), False
+    seconds = None if run.records is None else run.records.seconds()
+    time = "" if seconds is None else f"{timedelta(seconds=round(seconds))}, validation not counted"
+    yield "Training time", escape(time), False
     most = run.records.memory() if run.records else None
     yield "Peak memory", "" if most is None else f"{most / 1e9:.2g} GB", False
     for name, value in _environment(run):
@@ -514,11 +516,6 @@ def _epochs(run: ReportedRun) -> str:
     unfinished = run.named.unfinished()
     of = f" of {int(max(done))}" if done else ""
     return f"{run.best_epoch}{of}{' (the run is not finished)' if unfinished else ''}"
-
-
-def _time(run: ReportedRun) -> str:
-    seconds = None if run.records is None else run.records.seconds()
-    return "" if seconds is None else f"{timedelta(seconds=round(seconds))}, validation not counted"
 
 
 def _environment(run: ReportedRun) -> Iterator[tuple[str, str]]:
