@@ -232,8 +232,8 @@ def build_run(
 ) -> tuple[TwoTower, list[Objective]]:
     """Build the model of a recipe and the objective of each phase. Refuse parts and data that do not fit together."""
     model = build_model(recipe, captions=corpus.split("train").captions, seed=recipe.seed, start=start)
-    check_stores(recipe, corpus, model.image.encoder, model.text.encoder)
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
+    check_stores(recipe, corpus, model.image.encoder, model.text.encoder)
     _set_chunks(model, recipe.training.chunk_size)
     return model, objectives
 
