@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from openvse.datasets.openmoji import openmoji
+from openvse.datasets import openmoji
 from openvse.demo import ANSWERED, BEYOND, QUERIES, TOP_K, DemoResult, run_demo
 from openvse.training.records import Silent
 

@@ -216,7 +216,7 @@ def test_relative_imports_are_refused() -> None:
 
 
 def test_a_search_does_not_load_what_makes_an_index() -> None:
-    code = "import sys, openvse.search.towers, openvse.search.engine\nprint(*sys.modules)"
+    code = "import sys, openvse.search.opening, openvse.search.engine\nprint(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()

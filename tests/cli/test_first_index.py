@@ -14,7 +14,7 @@ import openvse
 from openvse.errors import BadImageError, IndexFormatError, OpenVSEError
 from openvse.indexing.scanning import list_roots
 from openvse.search import opening
-from openvse.search.towers import IndexTowers
+from openvse.search.opening import IndexTowers
 from photographs import bag, jpeg, xmp_packet
 from tests.runtime.colour_export import write_export
 
@@ -81,7 +81,7 @@ def test_a_named_model_may_stand_before_the_folder(photos: Path, invoke, monkeyp
 
 
 def test_a_terminal_is_asked(photos: Path, monkeypatch) -> None:
-    from openvse.cli.first_index import agree
+    from openvse.cli.commands.indexing import agree
 
     plan = opening.FirstIndex(photos, photos.parent / "photos.index", "clip-b32", 3)
     asked: list[str] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openvse.cli.queries import Asked, names_image, read_queries
+from openvse.cli.commands.search import Asked, names_image, read_queries
 from openvse.errors import OpenVSEError
 from tests.naming import names
 

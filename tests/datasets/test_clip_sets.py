@@ -10,8 +10,8 @@ import pytest
 
 from openvse.datasets import open_corpus
 from openvse.datasets.check import check_data
+from openvse.datasets.clips import clip_names
 from openvse.datasets.registry import FACTS
-from openvse.datasets.tgif import clip_names
 from openvse.errors import DataError
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openvse.datasets import open_corpus
-from openvse.datasets.openmoji.openmoji import (
+from openvse.datasets.openmoji import (
     emoji_captions,
     image_folder,
     open_openmoji,

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from openvse.cli.app import app
 from openvse.datasets import open_corpus
-from openvse.datasets.statistics import data_statistics
+from openvse.datasets.check import data_statistics
 from openvse.train_cli.commands import data  # noqa: F401 - registers the command
 
 LINES = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 import tracemalloc
 from itertools import product
 
@@ -373,10 +374,11 @@ def test_json_that_no_data_hold_is_refused_with_its_line(tmp_path, text):
 
 def test_files_of_captions_that_lead_outside_are_refused(tmp_path):
     secret = tmp_path / "secret.jsonl"
-    secret.write_text('{"file_name": "a.png", "captions": "a secret"}')
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.png").write_bytes(drawn(0))
     for name in ("metadata.jsonl", "other.jsonl", "a.txt"):
+        line = '{"file_name": "a.png", "captions": "a secret"}'
+        secret.write_text("a secret" if name == "a.txt" else line)
         link = tmp_path / "data" / name
         link.symlink_to(secret)
         with pytest.raises(DataError, match="outside"):
@@ -385,6 +387,54 @@ def test_files_of_captions_that_lead_outside_are_refused(tmp_path):
         shutil.copy(secret, link)
         assert len(open_corpus(tmp_path / "data").captions) == 1  # a file of its own is read
         link.unlink()
+
+
+ENCODED = {
+    '["a dog", "a cat"]': ["a dog", "a cat"],
+    "['a dog', \"it's a cat\"]": ["a dog", "it's a cat"],
+    "['a dog' 'a cat']": ["a dog", "a cat"],
+    "[u'a dog']": ["a dog"],
+    "('a dog', 'a cat')": ["a dog", "a cat"],
+    '{"raw": "a dog", "tokens": ["a", "dog"]}': ["a dog"],
+    '[{"raw": "a dog"}, {"raw": "a cat"}]': ["a dog", "a cat"],
+    "[music] (a dog)": ["[music] (a dog)"],
+    "(a dog)": ["(a dog)"],
+    '{"text": "a dog"}': None,
+    '["a dog", 3]': None,
+    '["a dog", "a c': None,
+    "['a dog' ... 'a cat']": None,
+    "{'raw': 'a dog'}": None,
+}
+
+
+@pytest.mark.medium
+def test_a_cell_that_encodes_a_list_is_this_list(tmp_path):
+    failures = Failures()
+    kinds = ".csv", ".tsv", ".jsonl", ".parquet", ".tar", ".txt"
+    for number, (kind, (cell, captions)) in enumerate(product(kinds, ENCODED.items())):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "a.png").write_bytes(drawn(0))
+        quoted = f'"{cell.replace(chr(34), chr(34) * 2)}"' if kind in (".csv", ".tsv") else cell
+        row = {"file_name": "a.png", "captions": quoted}
+        if kind == ".tar":
+            (folder / "a.json").write_text(json.dumps(row))
+            with tarfile.open(folder / "a.tar", "w") as archive:
+                for name in ("a.png", "a.json"):
+                    archive.add(folder / name, name)
+        elif kind == ".txt":
+            (folder / "a.txt").write_text(cell)
+        else:
+            write(folder, kind, [row], "metadata" if kind == ".jsonl" else "a")
+        source = folder if kind in (".txt", ".jsonl") else folder / f"a{kind}"
+        with failures.of(kind, cell):
+            if captions is None:
+                with pytest.raises(DataError, match="write") as refused:
+                    open_corpus(source)
+                assert "a." in str(refused.value) or "metadata.jsonl, line 1" in str(refused.value)
+            else:
+                assert [*open_corpus(source).captions] == captions
+    assert not failures, failures
 
 
 def test_no_split_of_equal_files_says_why(tmp_path):

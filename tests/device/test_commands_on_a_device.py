@@ -93,7 +93,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def ask_server(service: Service, opened: socket.socket, on_start: Callable[[], None]) -> None:
     """Take the place of a running server: each of its models answers once."""
-    from openvse.serving.app import create_app
+    from openvse.serving.server import create_app
 
     with TestClient(create_app(service), base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
         found = client.get("/api/search", params={"q": "a photo", "rerank": True}).json()

@@ -203,6 +203,35 @@ def test_names_in_a_list_match_as_those_of_captions_do(tmp_path: Path) -> None:
     assert item == "C.PNG" and "only in another case" in reason
 
 
+def test_rows_of_several_sentences(tmp_path: Path) -> None:
+    lines = [
+        {"file_name": "a.png", "captions": ["a dog", "a cat"], "title": "one"},
+        {"file_name": "b.png", "captions": "a fish", "title": '["two", "three"]'},
+        {"file_name": "c.png", "captions": []},
+    ]
+    path = tmp_path / "metadata.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(DataError) as refused:
+        list_records(path)
+    advised = [word for word in str(refused.value).split() if word.startswith(f"{path}#")]
+    listed = list_records(advised[-1])
+    assert advised[0] == f"{path}#image=file_name" and listed.failed == [("3", "line 3 has no sentence")]
+    assert [(each.item.id, each.text) for each in listed.records] == [
+        ("1.1", "a dog"),
+        ("1.2", "a cat"),
+        ("2", "a fish"),
+    ]
+    both = list_records(f"{path}#caption=title,caption=captions,id=file_name").records
+    assert [(each.item.id, each.text) for each in both[:3]] == [
+        ("a.png.1", "one"),
+        ("a.png.2", "a dog"),
+        ("a.png.3", "a cat"),
+    ]
+    assert len(list_records(path, kind="texts").records) == 3
+    (tmp_path / "t.txt").write_text("['a dog' 'a cat']\na fish\n")
+    assert [each.text for each in list_records(tmp_path / "t.txt").records] == ["a dog", "a cat", "a fish"]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

@@ -24,7 +24,7 @@ from openvse.conversion.convert import convert
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError
 from openvse.exporting.checking import embed_images, judge
-from openvse.exporting.programs import quantize
+from openvse.exporting.write import quantize
 from openvse.files import replacing_files
 from openvse.functional import pad
 from openvse.model.two_tower import TwoTower

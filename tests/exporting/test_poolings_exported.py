@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from openvse.aggregators import AGGREGATORS
 from openvse.assembly.parts import build_part
-from openvse.exporting.programs import quantize, traced, with_tables, write_onnx
+from openvse.exporting.write import quantize, traced, with_tables, write_onnx
 from openvse.functional import position_mask
 from openvse.runtime.model import open_program
 from openvse.specs.model import Part

@@ -29,7 +29,7 @@ from openvse.runtime.beside import Towers, towers_of
 from openvse.scoring.calibration import Calibration, CalibrationData
 from openvse.scoring.hubs import write_arrays
 from openvse.search import Query, SearchEngine
-from openvse.search.towers import IndexTowers, open_towers
+from openvse.search.opening import IndexTowers, open_towers
 from tests.cli.album import write_album
 from tests.conftest import draw_photo
 

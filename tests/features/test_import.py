@@ -297,7 +297,7 @@ def test_a_table_that_is_none(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openvse.features.formats.LONGEST_LINE", 100)
+    monkeypatch.setattr("openvse.features.entries.LONGEST_LINE", 100)
     (tmp_path / "a.tsv").write_bytes(b"x" * 1000)
     with pytest.raises(DataError, match="1.*100 bytes"):
         import_features(tmp_path / "a.tsv", tmp_path / "store")

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 from colour_model import ColourModel, Pixels, paint
+from openvse.datasets.folder import open_folder
 from openvse.errors import DataError, IndexFormatError
 from openvse.indexing import Index, build, build_index, vector_files
-from openvse.indexing.maintenance import forget_root
+from openvse.indexing.maintenance import forget_folder
 from openvse.indexing.manifest import Item
 from openvse.media.listing import AGAIN
+from openvse.media.matching import composed
 from openvse.search import Query, SearchEngine
 
 
@@ -71,7 +73,7 @@ def test_several_folders_and_what_they_are_called(
     with pytest.raises(IndexFormatError, match="--add"):
         build_index(model, paint(tmp_path / "third" / "a.png", "red").parent, out)
     assert build_index(model, tmp_path / "third", out, add=True).count == 8
-    forget_root(out, usb)
+    forget_folder(out, usb)
     assert len(ids(out)) == 5
     for given, wanted in (
         (usb, str(photos)),
@@ -79,7 +81,7 @@ def test_several_folders_and_what_they_are_called(
         (photos / "deeper", "--ignore"),
     ):
         with pytest.raises(IndexFormatError, match=re.escape(wanted)) as refused:
-            forget_root(out, given)
+            forget_folder(out, given)
         assert str(given) in str(refused.value) and str(photos) in str(refused.value)
     assert len(ids(out)) == 5
 
@@ -223,22 +225,57 @@ def test_what_the_user_says_is_kept_with_the_items(model: ColourModel, photos: P
     assert said(out) == {}
 
 
-def test_names_that_are_written_in_another_way(model: ColourModel, photos: Path, out: Path) -> None:
+def test_a_line_means_the_same_file_for_an_index_and_for_training(
+    model: ColourModel, photos: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (photos / "red.png").rename(photos / "caf\u00e9.png")
-    names = [
-        r"deeper\white.png",
-        "cafe\u0301.png",
-        "BLUE.png",
-        "./green.png",
-        "/etc/passwd",
-        "../photos/green.png",
-    ]
-    lines = [json.dumps({"file_name": name, "number": number}) for number, name in enumerate(names)]
-    (photos / "metadata.jsonl").write_text("\n".join(lines))
-    (problem,) = build_index(model, photos, out).metadata_problems
-    assert "3 name" in problem
-    numbers = {name: entry["number"] for name, entry in said(out).items()}
-    assert numbers == {"deeper/white.png": 0, "caf\u00e9.png": 1, "blue.png": 2, "green.png": 3}
+    (photos / "link").symlink_to(photos / "deeper")
+    monkeypatch.chdir(photos.parent)
+    for name, item in (
+        ("BLUE.png", "blue.png"),
+        ("./green.png", "green.png"),
+        (str(photos / "green.png"), "green.png"),
+        ("../photos/deeper/../green.png", "green.png"),
+        ("cafe\u0301.png", "caf\u00e9.png"),
+        (str(photos / "link" / ".." / "CAFE\u0301.png"), "caf\u00e9.png"),
+        (r"deeper\white.png", "deeper/white.png"),
+        (str(photos / "link" / "white.png"), "deeper/white.png"),
+    ):
+        others = [{"file_name": each, "caption": "x"} for each in ("gone.png", "/etc/passwd", "deeper", "")]
+        lines = [*others, {"file_name": name, "caption": name}]
+        (photos / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        first, *_ = build_index(model, photos, out).metadata_problems
+        assert "4 line(s) name no item" in first
+        assert said(out) == {item: lines[-1]}
+        (photos / "metadata.jsonl").write_text(json.dumps(lines[-1]))
+        for root in (photos, Path("photos")):
+            corpus = open_folder(root)
+            assert corpus.image_paths == (root / item,)
+            spelled = corpus.image_ids[0].replace("\\", "/")  # spelled as in the line, and below the folder
+            assert composed(spelled).casefold() == item
+            assert any(line.startswith("skipped 3 image(s) without a caption") for line in corpus.problems)
+
+
+def test_lines_about_files_that_are_away_are_kept(model: ColourModel, photos: Path, out: Path) -> None:
+    lines = [{"file_name": name, "caption": name} for name in (str(photos / "deeper/white.png"), "green.png")]
+    (photos / "metadata.jsonl").write_text(
+        "\n".join(map(json.dumps, [*lines, {"file_name": "DEEPER/WHITE.PNG"}]))
+    )
+    build_index(model, photos, out)
+    before = said(out)
+    (photos / "deeper").rename(photos / ".away")
+    paint(photos / "new.png", "blue")
+    build_index(model, photos, out)
+    assert said(out) == before
+    (photos / ".away").rename(photos / "deeper")
+    (photos / "metadata.jsonl").write_text(json.dumps({"file_name": "DEEPER/WHITE.PNG", "caption": "case"}))
+    build_index(model, photos, out)
+    (photos / "deeper").rename(photos / ".away")
+    paint(photos / "newer.png", "blue")
+    build_index(model, photos, out)
+    (photos / ".away").rename(photos / "deeper")
+    build_index(model, photos, out)
+    assert list(said(out)) == ["deeper/white.png"], "it is read again once the file is back"
 
 
 def said(out: Path) -> dict[str, object]:
@@ -320,6 +357,18 @@ def test_a_file_that_changes_while_it_is_read_is_embedded_again(photos: Path, tm
         index.vectors[index.position("red.png")].tolist()
         == index.vectors[index.position("blue.png")].tolist()
     )
+
+
+def test_a_table_is_no_file_of_sentences(model: ColourModel, tmp_path: Path) -> None:
+    for name, content, told in (
+        ("x.csv", "file_name,caption\na.png,red\n", "table"),
+        ("x.jsonl", '{"caption": "red"}\n', "table"),
+        ("x.txt", 'red\n{"caption": "red"}\n', "line 2"),
+        ("y.txt", "['red', 'blue']\n", "line 1"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(DataError, match=f"{name}.*{told}.*one a line"):
+            build_index(model, tmp_path / name, tmp_path / "index")
 
 
 def test_sentences_are_found_by_images(model: ColourModel, photos: Path, tmp_path: Path) -> None:

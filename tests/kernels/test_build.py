@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from openvse.functional import sort_descending
-from openvse.kernels.build import SWITCH, load_kernel
-from openvse.kernels.ranked import is_usable
+from openvse.kernels.ranked import SWITCH, is_usable, load_kernel
 
 requires_compiler = pytest.mark.skipif(load_kernel("ranked") is None, reason="no C compiler is installed")
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from openvse import functional
 from openvse.aggregators import GPO, AdPool, Aggregator, FSPool, KMax
 from openvse.kernels import ranked
-from openvse.kernels.build import load_kernel
-from openvse.kernels.ranked import LARGEST, is_usable, sort_elements, sum_ranked
+from openvse.kernels.ranked import LARGEST, is_usable, load_kernel, sort_elements, sum_ranked
 from openvse.types import Features
 from tests.failures import Failures
 

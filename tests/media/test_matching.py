@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from openvse.media.matching import find_files
+from openvse.media.matching import find_files, paths_below
 
 
 def lay_out(root: Path, *names: str) -> Path:
@@ -66,3 +66,10 @@ def test_nothing_is_there(tmp_path):
     asked = [tmp_path / "no" / "a.png", tmp_path / "..\\..\\etc\\passwd", Path("a\\b.png")]
     found = find_files(asked)
     assert (found.files, found.near) == ({}, {})
+
+
+def test_names_that_no_file_can_have_find_nothing(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("a\0b/c.png", "x\0.png", "loop/a.png", "l" * 5000 + "/a.png", "\ud800/a.png"):
+        path = tmp_path / name
+        assert find_files(paths_below(tmp_path, [path]).values()).files == {}, name

@@ -22,8 +22,7 @@ from openvse.indexing import build_index
 from openvse.media.text_reading import TextLine
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.serving.app import create_app
-from openvse.serving.server import listen, make_server
+from openvse.serving.server import create_app, listen, make_server
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
 from openvse.tasks.recipes import parse_recipe

@@ -266,7 +266,7 @@ sys.meta_path.insert(0, Blocked())
 from starlette.testclient import TestClient
 from openvse.runtime import OnnxModel
 from openvse.serving.settings import Settings
-from openvse.serving.app import create_app
+from openvse.serving.server import create_app
 from openvse.serving.served import Source
 from openvse.serving.service import Service
 service = Service(Path(sys.argv[2]), OnnxModel(sys.argv[1]), Settings())

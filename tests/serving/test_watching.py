@@ -113,6 +113,26 @@ def test_a_folder_that_disappears_keeps_its_items(
     assert sum(embedded) == 1
 
 
+def test_a_folder_inside_that_is_emptied_keeps_its_items(
+    own_place: Place, model: TwoTower, embedded: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    trips = own_place.photos / "trips"
+    away = trips.with_name(".away")
+    with watched(own_place, model) as found:
+        for times, name in enumerate(("1.jpg", "2.jpg"), start=1):
+            trips.rename(away)
+            trips.mkdir()
+            wait_for(lambda times=times: caplog.text.count(f"--forget {trips}") == times)
+            assert len(found()) == 8
+            trips.rmdir()
+            away.rename(trips)
+            draw_photo(70 + times).save(trips / name)
+            wait_for(lambda name=name: f"trips/{name}" in found())
+            (trips / name).unlink()
+            wait_for(lambda: len(found()) == 8)
+    assert sum(embedded) == 2
+
+
 @contextmanager
 def writing(place: Place) -> Iterator[None]:
     """Write the index, as soon as no update does."""

@@ -19,8 +19,7 @@ from openvse.features.store import FeatureStore
 from openvse.model.two_tower import TwoTower
 from openvse.pipeline import WorkProgress
 from openvse.retrieval.build import build_model
-from openvse.retrieval.compare import compare_towers
-from openvse.retrieval.evaluate import evaluate_towers
+from openvse.retrieval.evaluate import compare_towers, evaluate_towers
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe

@@ -25,8 +25,8 @@ from openvse.tokenization.vocabulary import UnknownWord
 from openvse.types import Inputs, QuestionBatch
 from openvse.vqa.answerer import Answerer, Guess
 from openvse.vqa.answers import AnswerVocabulary
-from openvse.vqa.batches import QuestionDataset
 from openvse.vqa.build import build_answerer
+from openvse.vqa.predict import QuestionDataset
 from tests.conftest import PhotoMaker
 from tests.tiny import tiny_tree
 from tests.tiny_questions import COLOURS, FEATURE_DIM, answering_tree, question_only, write_tiny_questions

@@ -15,7 +15,7 @@ from openvse.batches.pairs import BatchKey
 from openvse.corpus.questions import Question, QuestionSet
 from openvse.errors import DataError
 from openvse.vqa.answers import AnswerVocabulary
-from openvse.vqa.batches import QuestionDataset, question_batches
+from openvse.vqa.predict import QuestionDataset, question_batches
 from tests.conftest import PhotoMaker
 
 ANSWERS = ("red", "2", "blue")

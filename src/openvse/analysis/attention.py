@@ -38,7 +38,7 @@ from openvse.training.kind import Request
 from openvse.types import EmbeddingSet, Features, FeatureSource
 from openvse.vqa.accuracy import answer_accuracy
 from openvse.vqa.answerer import Answerer
-from openvse.vqa.explain import Explained, explain
+from openvse.vqa.explain import explain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -203,25 +203,20 @@ def map_answers(
                 f"{name} has no weights over the parts of an image: name a model with the fusion score_attention that "
                 f"reads images"
             )
-        maps += _answer_maps(name, image_id, path, one, truth)
+        answer = one.guesses[0]
+        title = f"{one.question} → {answer.answer} ({percent(answer.probability)})"
+        right = bool(answer_accuracy([answer.answer], [truth], votes=False)[0]) if truth else None
+        if right is False:
+            title += f", truth: {truth[0]}"
+        for row, (seen, read) in enumerate(zip(one.image_weights, one.word_weights, strict=True), 1):
+            words, about = (
+                tuple(zip(one.words, read.tolist(), strict=True)),
+                (f"reduction {row}", "attention"),
+            )
+            maps.append(
+                ImageMap(name, image_id, path, *about, seen, one.boxes, one.tiled, title, right, words)
+            )
     return maps
-
-
-def _answer_maps(
-    name: str, image_id: str, path: ImageFile, one: Explained, truth: Sequence[str]
-) -> Iterator[ImageMap]:
-    assert one.image_weights is not None and one.boxes is not None and one.word_weights is not None
-    answer = one.guesses[0]
-    title = f"{one.question} → {answer.answer} ({percent(answer.probability)})"
-    right = bool(answer_accuracy([answer.answer], [truth], votes=False)[0]) if truth else None
-    if right is False:
-        title += f", truth: {truth[0]}"
-    for row, (seen, read) in enumerate(zip(one.image_weights, one.word_weights, strict=True)):
-        words = tuple(zip(one.words, read.tolist(), strict=True))
-        view = f"reduction {row + 1}"
-        yield ImageMap(
-            name, image_id, path, view, "attention", seen, one.boxes, one.tiled, title, right, words
-        )
 
 
 def _located(model: TwoTower, image_id: str, path: ImageFile, features: FeatureSource | None) -> Located:

@@ -37,7 +37,7 @@ class Analysis:
         """Write tables as CSV and figures as PNG and SVG, which take their places together, and return the files."""
         refuse_written(folder, self.name, overwrite=overwrite)
         written: list[Path] = []
-        with replacing_files(folder, _named(self.name), _written(folder, self.name)) as partial:
+        with replacing_files(folder, f"{self.name}.csv", _written(folder, self.name)) as partial:
             for part, table in self.tables.items():
                 written.append(partial / f"{_joined(self.name, part)}.csv")
                 written[-1].write_text(table.to_csv(), encoding="utf-8")
@@ -48,7 +48,7 @@ class Analysis:
 
 def refuse_written(folder: Path, name: str, *, overwrite: bool) -> None:
     """Raise OpenVSEError where an earlier result of an analysis would be replaced, before any work is done."""
-    settle(folder, _named(name))
+    settle(folder, f"{name}.csv")
     if not overwrite and (there := _written(folder, name)):
         shown = ", ".join(there[:3]) + (" ..." if len(there) > 3 else "")
         raise OpenVSEError(f"{folder} already holds {shown}: choose another --out, or give --overwrite")
@@ -60,10 +60,6 @@ def _written(folder: Path, name: str) -> list[str]:
         for path in (folder.iterdir() if folder.is_dir() else ())
         if path.suffix[1:] in ENDINGS and (path.stem == name or path.stem.startswith(f"{name}_"))
     )
-
-
-def _named(name: str) -> str:
-    return f"{name}.csv"
 
 
 def _save(draw: Draw, stem: Path) -> list[Path]:

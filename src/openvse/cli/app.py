@@ -28,7 +28,10 @@ MISSING = f"Not installed: {INSTALL}".replace("[", r"\[")  # brackets are markup
 """The group of the commands of the training half, for installations without it."""
 
 # The modules of the commands, which register them when they are imported, if these are called otherwise.
-_MODULES = {"index": "indexing", "blend": "convert", "demo": "train", "export": "convert", "list": "lists"}
+_MODULES = {
+    **{"index": "indexing", "blend": "convert", "demo": "train", "export": "convert"},
+    **{"list": "lists", "sweep": "analyze"},
+}
 _SEARCH = ("duplicates", "index", "search", "serve")
 _TRAINING = (
     *("analyze", "ask", "blend", "compare", "convert", "data", "demo"),

@@ -1,4 +1,7 @@
-"""Checks of a copy of a data set or of your own data: files, counts, splits, images, captions, and leakage."""
+"""Checks of a copy of a data set or of your own data, and their contents in numbers, as in PVSE's Table 1.
+
+Files, counts, splits, images, captions and leakage are checked.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ from openvse.features.arrays import ArrayFeatures
 from openvse.media.listing import Problem
 from openvse.media.names import escaped
 from openvse.media.near_duplicates import SeenImage, duplicate_pairs, see_images
+from openvse.output.table import Cell, Table
 from openvse.specs.load import read_recipe
+from openvse.tokenization.word_splitters import split_words
 from openvse.types import OnProgress
 
 _NO_LEAKAGE = f"{LEAKAGE}: no two splits share a file"
@@ -335,3 +340,39 @@ def _twice(corpus: Corpus, pairs: Sequence[tuple[int, int]], how: str, *, exact:
     elif not leaked:
         findings.append(Finding("ok", f"no two images are {how}"))
     return findings
+
+
+COLUMNS = ("split", "items", "sentences", "per item", "words", "per sentence", "longest", "vocabulary")
+
+
+def data_statistics(corpus: Corpus) -> Table:
+    """Count a data set: one row for each split, and one for all.
+
+    Items are images, videos or other clips. Words are the runs of letters and digits of a sentence in lower case, and
+    the vocabulary is the number of different ones, however rare. A tokenizer that keeps punctuation counts more.
+    The sentences of a set of questions are its questions.
+    """
+    labels = corpus.split_labels()
+    there = [name for name in ("train", "validation", "test") if name in labels]
+    rows = [_row(name, *_counted(corpus.split(name))) for name in there]
+    return Table(COLUMNS, [*rows, _row("all", *_counted(corpus))], ruled=frozenset({len(rows)}))
+
+
+def _counted(corpus: Corpus) -> tuple[int, int, Sequence[Sequence[str]]]:
+    return len(corpus), len(corpus.relevance.texts), [split_words(caption) for caption in corpus.captions]
+
+
+def _row(name: str, items: int, pairs: int, sentences: Sequence[Sequence[str]]) -> list[Cell]:
+    lengths = [len(words) for words in sentences]
+    per_item, per_sentence = pairs / max(items, 1), sum(lengths) / max(len(sentences), 1)
+    known = {word for words in sentences for word in words}
+    return [
+        name,
+        items,
+        len(sentences),
+        per_item,
+        sum(lengths),
+        per_sentence,
+        max(lengths, default=0),
+        len(known),
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from openvse.datasets.rows import USUAL, Columns
 from openvse.datasets.table import describe_other_tables, lone_tables, read_file
 from openvse.errors import DataError
 from openvse.media.listing import list_media
+from openvse.media.matching import paths_below
 from openvse.media.videos import is_video
 
 METADATA = ("metadata.jsonl", "metadata.csv")
@@ -35,7 +36,8 @@ def open_folder(root: Path, *, require_images: bool = True, columns: Columns = U
     """
     files = metadata_files(root)
     entries = [record for file in files for record in _read(file, root, columns)]
-    records = with_folder_splits(entries if files else _read_tables(root, columns), root)
+    records = _below(root, entries if files else _read_tables(root, columns), by_id=bool(columns.id))
+    records = with_folder_splits(records, root)
     listed = {record.path for record in records}
     videos = any(isinstance(path, Path) and is_video(path) for path in listed)
     listing = list_media(root, videos=videos)
@@ -68,6 +70,17 @@ def _read(file: Path, root: Path, columns: Columns) -> Iterator[Record]:
     for record in read_file(file, columns):
         image_id = record.image_id if columns.id else (folder / record.image_id).as_posix()
         yield replace(record, image_id=image_id, split=record.split or split)
+
+
+def _below(root: Path, records: Sequence[Record], *, by_id: bool) -> list[Record]:
+    """Return records of images below the root with their paths and identifiers there, however a line names them."""
+    places = paths_below(root, (each.path for each in records if isinstance(each.path, Path)))
+    return [
+        replace(record, path=place, image_id=record.image_id if by_id else place.relative_to(root).as_posix())
+        if isinstance(record.path, Path) and (place := places[record.path]).is_relative_to(root)
+        else record
+        for record in records
+    ]
 
 
 def _read_tables(root: Path, columns: Columns) -> list[Record]:

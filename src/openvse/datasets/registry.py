@@ -10,13 +10,17 @@ from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts
 from openvse.corpus.questions import QuestionSet
 from openvse.datasets.clips import (
+    MRW,
     MSR_VTT,
     MSR_VTT_1K_A,
     MSVD,
+    TGIF,
     VATEX,
+    open_mrw,
     open_msr_vtt,
     open_msr_vtt_1k_a,
     open_msvd,
+    open_tgif,
     open_vatex,
 )
 from openvse.datasets.coco import COCO, open_coco
@@ -24,13 +28,12 @@ from openvse.datasets.daquar import DAQUAR, open_daquar
 from openvse.datasets.flickr import FLICKR8K, FLICKR8K_LAYOUT, FLICKR30K, FLICKR30K_LAYOUT
 from openvse.datasets.folder import open_folder
 from openvse.datasets.hf import open_hf
-from openvse.datasets.openmoji.openmoji import open_openmoji
+from openvse.datasets.openmoji import open_openmoji
 from openvse.datasets.parquet import open_parquet
 from openvse.datasets.precomputed import PRECOMPUTED, open_precomputed
 from openvse.datasets.question_folder import open_question_folder
 from openvse.datasets.sidecars import open_sidecars
 from openvse.datasets.table import open_table
-from openvse.datasets.tgif import MRW, TGIF, open_mrw, open_tgif
 from openvse.datasets.vqa2 import VQA2, open_vqa2
 from openvse.datasets.webdataset import open_webdataset
 from openvse.errors import RecipeError

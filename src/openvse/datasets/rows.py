@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from openvse.corpus.corpus import Record
 from openvse.corpus.splits import SPLITS, is_split
 from openvse.errors import DataError, TextError, nearest
-from openvse.files import parse_json, read_text, split_lines
+from openvse.files import decoded_cell, parse_json, read_text, split_lines
 from openvse.media.names import escaped
 from openvse.media.packed import ImageFile
 
@@ -112,7 +112,9 @@ def read_record(
     if not isinstance(name, str) or not (name.strip() or place is not None):
         raise DataError(f"{key!r} is {kind_of_value(name)}: write the path of an image, a string")
     image_id = _id(entry, columns.id) if columns.id else name
-    return Record(image_id, place or folder / name, _all_captions(entry, columns), read_split(entry))
+    return Record(
+        image_id, place or folder / name, captions_of(entry, columns.captions_in(entry)), read_split(entry)
+    )
 
 
 def _advice(columns: Columns, given: str) -> str:
@@ -129,10 +131,9 @@ def _id(entry: Mapping[str, Any], key: str) -> str:
     return str(value)
 
 
-def _all_captions(entry: Mapping[str, Any], columns: Columns) -> list[str]:
-    """Return the captions of an object. Of several fields of captions, some may be empty."""
-    keys = columns.captions_in(entry)
-    captions = [caption for key in keys for caption in _captions(key, entry[key])]
+def captions_of(entry: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
+    """Return the captions of an object under some keys. Of several, some may be empty."""
+    captions = [caption for key in keys for caption in captions_in(key, entry.get(key))]
     check_size("its captions", sum(map(len, captions)))
     return [*filter(None, captions)] if len(keys) > 1 else captions
 
@@ -144,13 +145,16 @@ def caption_fields(fields: Iterable[str]) -> list[str]:
     return [name for name in known if _NUMBERED.fullmatch(name)] or ([] if first is None else [first])
 
 
-def _captions(key: str, value: Any) -> list[str]:
+def captions_in(key: str, value: Any) -> list[str]:
+    """Return the captions in a value, a text or a list, which a text may also encode (see ``decoded_cell``)."""
     if value is None:
         return []
+    value = decoded_cell(value) if isinstance(value, str) else value
     if not isinstance(value, str | list) and not (isinstance(value, Mapping) and "raw" in value):
         raise DataError(f"{key!r} is {kind_of_value(value)}: write a string or a list of strings")
     captions = []
-    for number, each in enumerate(value if isinstance(value, list) else [value], start=1):
+    for number, part in enumerate(value if isinstance(value, list) else [value], start=1):
+        each = decoded_cell(part) if isinstance(part, str) and part is not value else part
         caption = each.get("raw") if isinstance(each, Mapping) else each  # Karpathy's objects have tokens too
         if not isinstance(caption, str):
             raise DataError(f"{key!r} holds {kind_of_value(each)} at place {number}: write only strings")

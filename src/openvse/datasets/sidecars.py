@@ -9,7 +9,7 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.datasets.layout import refuse_outside_text, with_folder_splits
-from openvse.datasets.rows import check_size, table_lines
+from openvse.datasets.rows import captions_in, check_size, table_lines
 from openvse.errors import DataError
 from openvse.media.listing import Problem, list_media, skipped, walk_files
 from openvse.media.matching import find_files
@@ -71,7 +71,11 @@ def _read(root: Path, path: Path | None) -> Sequence[str] | None:
     if path.is_symlink() or path.parent.is_symlink():
         refuse_outside_text(root, path)
     check_size(path, path.stat().st_size)
-    return [line.strip() for line in table_lines(path) if line.strip()]
+    lines = filter(None, map(str.strip, table_lines(path)))
+    try:
+        return [each for line in lines for each in captions_in("caption", line)]
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 def _sidecar(image: Path, files: Mapping[Path, Path]) -> Path | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.equal_files import equal_content
 from openvse.datasets.layout import named_splits
-from openvse.datasets.rows import check_size, read_record
+from openvse.datasets.rows import captions_in, check_size, read_record
 from openvse.errors import DataError, TextError, decoded_text
 from openvse.files import parse_json
 from openvse.media.listing import LeftOut, Problem, kind_left_out, walk_files
@@ -186,7 +186,8 @@ def _read_text(
     try:
         text = decoded_text(content, where)
         if ending != "json":
-            item.captions = [line.strip() for line in text.split("\n") if line.strip()]
+            lines = filter(None, map(str.strip, text.split("\n")))
+            item.captions = [each for line in lines for each in captions_in("caption", line)]
             return
         record = read_record(parse_json(text), path.parent, place=path)
     except DataError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from openvse.datasets.layout import refuse_outside
 from openvse.datasets.opening import columns_of
-from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, Columns, first_field
+from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, Columns, captions_of
 from openvse.datasets.table import TABLE_SUFFIXES, names_in, read_entries
 from openvse.errors import DataError, TextError
 from openvse.files import read_lines, whole_characters
@@ -65,7 +65,7 @@ def list_records(
         data: a folder of images, at any depth, or a file that lists images or sentences: ``.txt`` with one a line, or a
             table as ``openvse data table`` describes, perhaps with a column ``id``. ``FILE#image=COLUMN``,
             ``FILE#caption=COLUMN`` and ``id=COLUMN`` name the columns. Paths are relative to the folder of the file.
-            Without ids, the path or the number of the line is the id.
+            Without ids, the path or the number of the line is the id. Several sentences of a line are 3.1, 3.2, ...
         kind: images or texts. None recognises the kind by the names of the columns, or by the first line of a ``.txt``.
         videos: whether clips are read, too.
         allow_outside: whether images of a table may be outside its folder. See ``refuse_outside``. Images of a ``.txt``
@@ -115,7 +115,11 @@ def _of_folder(folder: Path, videos: bool) -> RecordList:
 
 
 def _of_file(file: Path, columns: Columns, kind: RecordKind | None, videos: bool) -> RecordList:
-    kind, rows = _lines(file, kind) if file.suffix.lower() == ".txt" else _rows(file, columns, kind)
+    kind, fields, entries = (
+        _lines(file, kind) if file.suffix.lower() == ".txt" else _table(file, columns, kind)
+    )
+    name = columns.id or "id"
+    rows = [row for number, entry in entries for row in _cells(file, kind, fields, number, entry, name)]
     listing = RecordList(kind)
     if kind == "texts":
         for number, item, value in rows:
@@ -137,50 +141,66 @@ def _of_file(file: Path, columns: Columns, kind: RecordKind | None, videos: bool
 
 
 _Rows = list[tuple[int, str, str]]  # the number of the line, the id or "", and the path or sentence
+_Entries = Iterable[tuple[int, Mapping[str, Any]]]
 
 
-def _lines(file: Path, kind: RecordKind | None) -> tuple[RecordKind, _Rows]:
-    """Return the kind of a text file, which its first line shows, and its non-empty lines."""
+def _lines(file: Path, kind: RecordKind | None) -> tuple[RecordKind, Sequence[str], _Entries]:
+    """Return the kind of a text file, which its first line shows, and its non-empty lines as entries of one field."""
     try:
         lines = read_lines(file)
     except (OSError, TextError) as error:
         raise DataError(f"{escaped(file)} cannot be read ({error})") from error
-    rows = [(number, "", line) for number, line in enumerate(lines, start=1) if line]
-    first = Path(rows[0][2].strip()).name if rows else ""
-    return kind or ("images" if is_image(first) or is_video_name(first) else "texts"), rows
+    rows = [(number, {"line": line}) for number, line in enumerate(lines, start=1) if line]
+    first = Path(rows[0][1]["line"].strip()).name if rows else ""
+    kind = kind or ("images" if is_image(first) or is_video_name(first) else "texts")
+    return kind, ["line"], rows
 
 
-def _rows(file: Path, columns: Columns, kind: RecordKind | None) -> tuple[RecordKind, _Rows]:
-    """Return the kind of a table, which the names of its columns show, and its rows."""
+def _table(
+    file: Path, columns: Columns, kind: RecordKind | None
+) -> tuple[RecordKind, Sequence[str], _Entries]:
+    """Return the kind of a table, which the names of its columns show, its fields of this kind, and its rows."""
     names = names_in(file)
     if not names:
         next(read_entries(file, ()), None)  # raises for a line that is no entry
     if columns.named and file.suffix.lower() in (".csv", ".tsv"):
         columns = columns.in_text()
-    fields: dict[RecordKind, tuple[str, ...]] = {
-        "images": (columns.image,) if columns.image else IMAGE_FIELDS,
-        "texts": columns.captions or (*CAPTION_FIELDS, "sentence"),
-    }
+    image = columns.image_in(names)
+    texts = columns.captions_in(names) or [name for name in names if name == "sentence"]
+    fields: dict[RecordKind, Sequence[str]] = {"images": [image] if image else [], "texts": texts}
     if kind is None and bool(columns.image) is not bool(columns.captions):
         kind = "images" if columns.image else "texts"
-    known = {each: first_field(names, allowed) for each, allowed in fields.items()}
-    if kind is None and all(known.values()):
+    if kind is None and image and texts:
         raise DataError(
-            f"{escaped(file)} has columns of images and of sentences ({known['images']}, {known['texts']}): choose one "
-            f"with {escaped(file.name)}#image={known['images']} or {escaped(file.name)}#caption={known['texts']}"
+            f"{escaped(file)} has columns of images and of sentences ({image}, {texts[0]}): choose one with "
+            f"{escaped(file)}#image={image} or {escaped(file)}#{','.join(f'caption={each}' for each in texts)}"
         )
-    chosen: RecordKind = kind or ("images" if known["images"] else "texts")
-    column = known[chosen]
-    if column is None or (columns.id and columns.id not in names):
-        allowed = ", ".join(fields[chosen]) if column is None else columns.id
+    chosen: RecordKind = kind or ("images" if image else "texts")
+    lacking = [name for name in columns.named if name not in names]
+    if lacking or not fields[chosen]:
+        allowed = {"images": IMAGE_FIELDS, "texts": (*CAPTION_FIELDS, "sentence")}[chosen]
         has = ", ".join(map(escaped, names)) or "none"
-        raise DataError(f"{escaped(file)} has no column of {chosen} (it has {has}): call it one of {allowed}")
+        raise DataError(
+            f"{escaped(file)} has no column of {chosen} (it has {has}): call it one of {', '.join(lacking or allowed)}"
+        )
     id_column = columns.id or "id"
-    wanted = [column, *([id_column] if id_column in names else [])]
-    return chosen, [
-        (number, whole_characters(_cell(entry.get(id_column))), _cell(entry.get(column)))
-        for number, entry in read_entries(file, wanted)
-    ]
+    wanted = [*fields[chosen], *([id_column] if id_column in names else [])]
+    return chosen, fields[chosen], read_entries(file, wanted)
+
+
+def _cells(
+    file: Path, kind: RecordKind, fields: Sequence[str], number: int, entry: Mapping[str, Any], id_field: str
+) -> _Rows:
+    """Return the path or the sentences of a row. Several sentences have the id or number of the row and their own."""
+    item, values = whole_characters(_cell(entry.get(id_field))), [_cell(entry.get(fields[0]))]
+    if kind == "texts":
+        try:
+            values = captions_of(entry, fields)
+        except DataError as error:
+            raise DataError(f"{escaped(file)}, line {number}: {error}") from None
+    if len(values) < 2:
+        return [(number, item, "".join(values))]
+    return [(number, f"{item or number}.{place}", value) for place, value in enumerate(values, start=1)]
 
 
 def _cell(value: Any) -> str:

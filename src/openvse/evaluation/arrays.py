@@ -52,19 +52,15 @@ def evaluate_arrays(
             raise DataError(
                 f"{side} has the type {type(given).__name__}: give a model and data, or two arrays of embeddings"
             )
-    one, other = _of_one_precision(_read(images, "images", score), _read(texts, "texts", score))
+    sides = _read(images, "images", score), _read(texts, "texts", score)
+    mixed = len({each.vectors.dtype for each in sides}) > 1  # then both are in double precision
+    one, other = (replace(each, vectors=each.vectors.double()) if mixed else each for each in sides)
     require_one_space(one, other)
     one, pairs, problems = _once(one, _relevance(relevance, len(one), len(other)))
     report = evaluate_sets(
         one, other, pairs, score, name=name, folds=folds, resamples=resamples, seed=seed, every=every
     )
     return replace(report, problems=problems)
-
-
-def _of_one_precision(*sets: EmbeddingSet) -> list[EmbeddingSet]:
-    """Return sets in double precision if one of them has it."""
-    mixed = len({each.vectors.dtype for each in sets}) > 1
-    return [replace(each, vectors=each.vectors.double()) if mixed else each for each in sets]
 
 
 _ROUNDING = 5e-3
@@ -74,7 +70,8 @@ _MANY = 0.1
 
 def _once(images: EmbeddingSet, pairs: Relevance) -> tuple[EmbeddingSet, Relevance, tuple[str, ...]]:
     """Return each image once, and a line on equal images."""
-    if (repeats := _repeats(images)) == 1:
+    repeats = _repeats(images)
+    if repeats == 1:
         return images, pairs, _warnings(images)
     owners, texts = np.unique(np.stack([pairs.images // repeats, pairs.texts]), axis=1)
     once = Relevance(owners, texts, pairs.num_images // repeats, pairs.num_texts)

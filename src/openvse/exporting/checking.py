@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from openvse.media.images import probe_image
 from openvse.media.packed import ImageFile
 from openvse.model.tower import Tower
 from openvse.model.two_tower import TwoTower
-from openvse.pipeline import decoded, in_batches, tell_skipped
+from openvse.pipeline import decoded, in_batches, quiet, tell_skipped
 from openvse.runtime import OnnxModel
 from openvse.runtime.arrays import ArraySet
 from openvse.runtime.description import Description, Side
@@ -36,6 +34,9 @@ TOLERANCE = 1e-4
 _LOWEST_COSINE = 0.9  # below it an int8 embedding is of no use
 _BATCH = 3
 _AT_ONCE = 64
+
+OF_WORDS = ("openvse.model.two_tower", "openvse.runtime.model")
+"""The loggers that warn of words of the probes that a model does not know."""
 _METRICS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum")
 
 
@@ -102,13 +103,19 @@ def check_side(model: TwoTower, folder: Path, description: Description, name: st
         at = "" if side.longest is None else f" with {size} {side.inputs[0]}"
         judge(measured, f"the exported {name} tower{at}", is_int8=description.precision == "int8")
         parts.append(measured)
-    return _worst(parts)
+    return Deviation(
+        parts[0].what,
+        max(each.largest for each in parts),
+        min(each.cosine for each in parts),
+        max(each.distance for each in parts),
+        sum(each.count for each in parts),
+    )
 
 
 def check_readers(model: TwoTower, folder: Path) -> list[Deviation]:
     """Compare a runtime with its model, on sentences and images. Raise ModelError if they differ."""
     runtime = OnnxModel(folder)
-    with without_warnings():
+    with quiet(*OF_WORDS):
         deviations = [
             deviation(
                 "sentences",
@@ -128,19 +135,6 @@ def check_readers(model: TwoTower, folder: Path) -> list[Deviation]:
     return deviations
 
 
-@contextmanager
-def without_warnings() -> Iterator[None]:
-    """Suppress the warnings about words of the probes that a model does not know."""
-    loggers = [logging.getLogger(name) for name in ("openvse.model.two_tower", "openvse.runtime.model")]
-    for logger in loggers:
-        logger.disabled = True
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.disabled = False
-
-
 def deviation(what: str, ours: np.ndarray, theirs: np.ndarray) -> Deviation:
     """Compare embeddings ``[B, K, D]`` of the model with an export's."""
     if ours.shape != theirs.shape:
@@ -150,16 +144,6 @@ def deviation(what: str, ours: np.ndarray, theirs: np.ndarray) -> Deviation:
     apart = ours - theirs
     distance = float(np.linalg.norm(apart, axis=-1).max())
     return Deviation(what, float(np.abs(apart).max()), float(cosines.min()), distance, len(ours))
-
-
-def _worst(parts: Sequence[Deviation]) -> Deviation:
-    return Deviation(
-        parts[0].what,
-        max(each.largest for each in parts),
-        min(each.cosine for each in parts),
-        max(each.distance for each in parts),
-        sum(each.count for each in parts),
-    )
 
 
 def judge(measured: Deviation, what: str, *, is_int8: bool = False, tolerance: float | None = None) -> None:

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from openvse.errors import BadFeaturesError, DataError
-from openvse.features.entries import FeatureEntry, Local
-from openvse.features.formats import read_hdf5, read_npy, read_npz, read_tsv
+from openvse.features.entries import FeatureEntry, Local, read_hdf5, read_npy, read_npz, read_tsv
 from openvse.features.layout import IMPORTED, MANIFEST, StoreDtype
 from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter

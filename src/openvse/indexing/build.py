@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,7 @@ _NOT_INDEXABLE = (
     "this model cannot be indexed: an index needs a fixed number of embeddings for each image, whose inner products "
     "with those of a sentence are the scores; score images and sentences with model.score instead"
 )
+_FOLDER_IS_AWAY = "it is gone, or holds no file, as the empty place of a drive that is not connected"
 _IGNORE = "ignore"
 _SHORTEST, _LONGEST = 0.1, 86_400.0  # seconds of a segment
 _FEW_ROWS = 1024  # unused ones that are no reason to rewrite an index
@@ -137,8 +139,8 @@ def build_index(
 
     Into an index that this model made before, only new or changed files are embedded. Files with the same path, time
     and size stay unchanged, and moved files are recognised by their content. Missing files are removed, but a missing
-    folder keeps its items. Memory is bounded by the batch. Embeddings are part of the index after a few seconds: a
-    search finds them, and a stopped indexing continues when it is repeated.
+    or emptied folder keeps its items. Memory is bounded by the batch. Embeddings are part of the index after a few
+    seconds: a search finds them, and a stopped indexing continues when it is repeated.
 
     Args:
         model: the model that embeds the images.
@@ -189,7 +191,7 @@ def _check_allowed(model: ImageEmbedder, folders: Sequence[Path], seconds: float
 def check_seconds(seconds: float | None) -> None:
     """Raise DataError unless clips may be cut into segments of this length. 0 keeps them whole."""
     if seconds is not None and (seconds or isinstance(seconds, bool)):
-        check_number("segment_seconds", seconds, _SHORTEST, _LONGEST)
+        check_number("segment_seconds, where 0 keeps clips whole,", seconds, _SHORTEST, _LONGEST)
 
 
 def _plan(asked: _Run, folders: Sequence[Path], holds: Held) -> tuple[tuple[Root, ...], bool]:
@@ -340,6 +342,7 @@ class _Run:
                     writer.note(name, value)  # with the first items, for the next run after a kill
             outcome = self._write(writer, changes, damaged)
             _check_still_there(listings)
+            self._keep_away(writer, changes)
             self._drop_gone(writer, changes, outcome)
             problems, described = sidecar_problems(outcome.sidecars), set[int]()
             problems += compressed_facts(each.path for each in changes.candidates)
@@ -399,6 +402,26 @@ class _Run:
             pace.tell()
         return outcome
 
+    def _keep_away(self, writer: IndexWriter, changes: Changes) -> None:
+        """Keep the items of emptied folders, but not those whose files were moved, and came under other names."""
+        if not changes.away:
+            return
+        writer.commit()  # of the files that came
+        assert writer.written is not None, "the items were in it"
+        lost = {*changes.gone, *chain.from_iterable(changes.away.values())}
+        source, folders = getattr(self.model, "source", "") or "MODEL", map(str, self.given)
+        command = shlex.join(
+            ["openvse", "index", str(source), *folders, "--out", str(self.index.path), "--forget"]
+        )
+        for folder, items in changes.away.items():
+            moved = [item for item in items if writer.written.database.later_copies(item) - lost]
+            kept = sorted({*items}.difference(moved))
+            changes.gone += moved
+            changes.kept += kept
+            if kept:
+                reason = f"its {len(kept):,} item(s) are kept; connect it, or remove them with {command}"
+                changes.unreached.append((folder, f"{_FOLDER_IS_AWAY}: {reason} {shlex.quote(str(folder))}"))
+
     def _drop_gone(self, writer: IndexWriter, changes: Changes, outcome: EmbeddedBatch) -> None:
         """Remove items whose files are gone or unusable now, with the last transaction."""
         broken = [item for candidate, _ in outcome.failed for item in candidate.before]
@@ -427,7 +450,7 @@ class _Run:
             if has_new and (unused := listing.sidecars.unused()):
                 first = escaped(Path(listing.root.path, unused[0]))
                 problems.append(f"{len(unused):,} sidecar(s) are beside no image or video (first: {first})")
-            metadata = new_metadata(database, listing, has_new=has_new)
+            metadata = new_metadata(database, listing, has_new=has_new, kept=changes.kept)
             if metadata is None:
                 continue
             problems += metadata.problems
@@ -447,7 +470,7 @@ class _Run:
         failed = [(candidate.path, reason) for candidate, reason in outcome.failed]
         return IndexReport(
             count=count,
-            reused=changes.unchanged - changes.resumed,
+            reused=changes.unchanged + len(changes.kept) - changes.resumed,
             failed=[*changes.failed, *failed],
             left_out=changes.left_out,
             stored=outcome.from_store,

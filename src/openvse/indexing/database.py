@@ -271,6 +271,14 @@ class Database:
         sql = "SELECT id, segment, row FROM items WHERE size = ? AND content = ? ORDER BY id"
         return [(str(row[0]), int(str(row[1])), int(str(row[2]))) for row in self.read(sql, (size, content))]
 
+    def later_copies(self, item_id: str) -> set[str]:
+        """Return the ids of the items of the same content that later runs embedded or recognised."""
+        sql = (
+            "SELECT other.id FROM items AS own JOIN items AS other USING (size, content) "
+            "WHERE own.id = CAST(? AS TEXT) AND other.run > own.run"
+        )
+        return {str(row[0]) for row in self.read(sql, (encode_id(item_id),))}
+
     def has(self, table: str) -> bool:
         """Return whether the index has a table."""
         return bool(self.read("SELECT 1 FROM main.sqlite_master WHERE name = ?", (table,)))

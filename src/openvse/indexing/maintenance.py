@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from openvse.indexing.index import SMALL_BYTES, SMALL_COUNT
 from openvse.indexing.manifest import MANIFEST, Item, damaged, read_manifest
 from openvse.indexing.vector_files import VectorWriter, map_vectors, row_checksum
 from openvse.indexing.writer import FoundIndex, IndexFolder, disk_errors
+from openvse.media.segments import file_of
 
 
-def forget_root(path: str | Path, folder: str | Path) -> None:
-    """Remove a folder with its items from an index. The files stay.
+def forget_folder(path: str | Path, folder: str | Path) -> None:
+    """Remove an indexed folder, or one inside it that is gone or empty, with its items from an index. Files stay.
 
     Raises:
         IndexFormatError: the index does not hold the folder, or holds no other, another process writes it, or the disk
@@ -29,27 +31,39 @@ def forget_root(path: str | Path, folder: str | Path) -> None:
     with IndexFolder(place) as opened, disk_errors(place):
         if (index := opened.find()) is None:
             raise opened.problem() or damaged(place, MANIFEST)
-        database, roots = index.database, index.roots
-        wanted = {str(folder), str(Path(folder).resolve())}
-        forgotten = [root for root in roots if root.path in wanted]
-        names = ", ".join(root.path for root in roots)
-        if not forgotten:
-            inside = any(Path(root.path) in Path(folder).resolve().parents for root in roots)
+        database, roots, resolved = index.database, index.roots, folder.resolve()
+        root = next((each for each in roots if each.path in (str(folder), str(resolved))), None)
+        inside = _files_below(index, {folder.absolute(), folder.parent.resolve() / folder.name, resolved})
+        names = ", ".join(each.path for each in roots)
+        if root is None and (not inside or any(file.exists() for file in inside.values())):
             what = f"takes folders that were indexed ({names})"
-            if inside:
+            if any(Path(each.path) in resolved.parents for each in roots):
                 what += (
-                    ". To take a file or folder inside them out, delete or move it and index again, or skip it with "
-                    "--ignore"
+                    ", and folders inside them that are gone or empty. To take another file or folder out, delete or "
+                    "move it, or skip it with --ignore, and index again"
                 )
             raise IndexFormatError(f"index {path} cannot forget {folder}: --forget {what}")
-        if len(roots) == 1:
+        if len(roots) == 1 if root else len(inside) == database.count():
             raise IndexFormatError(
                 f"index {path} holds nothing but {names}: remove the folder of the index instead"
             )
         with database.transaction():
-            deletions = (f"DELETE FROM {table} WHERE root = ?" for table in ("items", "roots"))
-            database.change(*deletions, values=(forgotten[0].number,))
+            database.drop(inside)
+            if root is not None:
+                deletions = (f"DELETE FROM {table} WHERE root = ?" for table in ("items", "roots"))
+                database.change(*deletions, values=(root.number,))
             database.drop_empty_files()
+
+
+def _files_below(index: FoundIndex, folders: Collection[Path]) -> dict[str, Path]:
+    """Return the ids of the items inside folders that are inside the roots of an index, with their files."""
+    inside = ((root, each) for root in index.roots for each in folders if Path(root.path) in each.parents)
+    return {
+        item_id: Path(root.path, file_of(name))
+        for root, folder in inside
+        for item_id, *_ in index.database.walk(root.number)
+        if (name := root.name_of(item_id)).startswith(f"{folder.relative_to(root.path).as_posix()}/")
+    }
 
 
 _ROWS = 4096

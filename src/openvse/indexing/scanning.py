@@ -12,17 +12,19 @@ import json
 import math
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import chain
+from functools import cache
+from itertools import accumulate, chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from openvse.errors import DataError, TextError, decoded_text
-from openvse.files import parse_json, read_lines, whole_characters
+from openvse.errors import DataError, JsonError, TextError, decoded_text
+from openvse.files import decoded_cell, parse_json, read_lines, whole_characters
 from openvse.indexing.conditions import FIELDS
 from openvse.indexing.database import CLOCK, ONLY_HEADER, Database, Root, decode_id, encode_id
 from openvse.indexing.manifest import Held, Item
@@ -34,8 +36,9 @@ from openvse.media.listing import (
     identity_of,
     list_folders,
     rules_of,
+    walk_files,
 )
-from openvse.media.matching import find_files
+from openvse.media.matching import find_files, paths_below
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.ranks import FactSource, first_stated
 from openvse.media.segments import ClipSegment, cut_clip, file_of, segment_name, span_of
@@ -47,6 +50,7 @@ _ROOT_IS_EMPTY = (
     "it with --forget"
 )
 _IS_AMBIGUOUS = "its name begins like the ids of another folder of this index: rename it"
+_PLAIN_TEXT = "write its sentences into a text file, one a line, and give that"
 _FILE_IS_EMPTY = "it holds no sentence: those of the index are kept"
 _UNREADABLE = "it cannot be listed, or leads to nothing: what the index holds of it is kept"
 
@@ -73,7 +77,7 @@ class Candidate:
 
 @dataclass
 class Changes:
-    """The differences between some roots and an index of them. Unreached roots and folders keep their items."""
+    """The differences between roots and their index. ``away`` has the items of emptied folders, ``kept`` others."""
 
     candidates: list[Candidate] = field(default_factory=list)
     unchanged: int = 0
@@ -83,6 +87,8 @@ class Changes:
     unreached: list[tuple[Path, str]] = field(default_factory=list)
     left_out: LeftOut = field(default_factory=LeftOut)
     present: int = 0
+    away: dict[Path, list[str]] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
 
 
 Listed: TypeAlias = tuple[bytes, int, int, int, str]
@@ -164,12 +170,14 @@ def changed_ns(status: os.stat_result, sidecars: Sequence[str | Path]) -> int:
 
 
 def list_sentences(root: Root) -> RootListing:
-    """List the distinct sentences of a text file, one a line. Raise DataError if it is no UTF-8."""
+    """List the distinct sentences of a text file, one a line. Raise DataError if it is no UTF-8, or a table."""
     file = Path(root.path)
     if not file.is_file():
         return RootListing(root, [], _ROOT_IS_GONE, holds="sentences")
     if is_image(file.name) or is_video_name(file.name):
         raise DataError(f"{escaped(file)} is an image or clip: index its folder, {escaped(file.parent)}")
+    if file.suffix.lower() in (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow"):
+        raise DataError(f"{escaped(file)} is a table: {_PLAIN_TEXT}")
     try:
         lines = read_lines(file)
     except TextError as error:
@@ -178,6 +186,11 @@ def list_sentences(root: Root) -> RootListing:
         raise DataError(
             f"{file} cannot be read ({error.strerror}): give a file with a sentence a line"
         ) from error
+    for number, line in enumerate(lines, start=1):
+        with suppress(JsonError):
+            if isinstance(decoded_cell(line), str):
+                continue
+        raise DataError(f"{escaped(file)}, line {number}: it is a list or an object: {_PLAIN_TEXT}")
     sentences = sorted({" ".join(line.split()) for line in lines} - {""}, key=encode_id)
     if not sentences:
         return RootListing(root, [], _FILE_IS_EMPTY, holds="sentences")
@@ -210,12 +223,15 @@ def compare(
         changes.unchanged += held
         return
     kept_below = tuple(encode_id(root.id_of(_below(path, root.path))) for path in listing.unreadable)
+    emptied = _emptied(listing)
     as_a_rule = not damaged and not seconds
     for entry, before in _side_by_side(listing.entries, known):
         if entry is None:
             assert before is not None
             if kept_below and before[0].startswith(kept_below):
-                changes.unchanged += len(items_of(before))
+                changes.kept += items_of(before)
+            elif listing.holds == "images" and (folder := emptied(root.name_of(decode_id(before[0])))):
+                changes.away.setdefault(folder, []).extend(items_of(before))
             else:
                 changes.gone += items_of(before)
             continue
@@ -230,6 +246,27 @@ def compare(
                 changes.resumed += len(items) if 0 < first_unfinished <= before[4] else 0
                 continue
         changes.candidates.append(_candidate(entry, listing, before, seconds))
+
+
+def _emptied(listing: RootListing) -> Callable[[str], Path | None]:
+    """Return a function of a file's name that returns the uppermost folder above it without any file, or None.
+
+    It may be the place of a drive that is not connected. Hidden files do not count.
+    """
+
+    @cache
+    def is_empty(name: str) -> bool:
+        start, folder = encode_id(listing.root.id_of(f"{name}/")), Path(listing.root.path, name)
+        place = bisect_left(listing.entries, (start,))
+        if any(entry[0].startswith(start) for entry in listing.entries[place : place + 1]):
+            return False
+        return not folder.is_dir() or next(walk_files(folder), None) is None
+
+    def above(name: str) -> Path | None:
+        folders = accumulate(name.split("/")[:-1], "{}/{}".format)
+        return next((Path(listing.root.path, each) for each in folders if is_empty(each)), None)
+
+    return above
 
 
 def _candidate(entry: Listed, listing: RootListing, before: HeldFile | None, seconds: float) -> Candidate:
@@ -381,10 +418,12 @@ class Metadata:
     problems: tuple[str, ...] = ()
 
 
-def new_metadata(database: Database | None, listing: RootListing, *, has_new: bool) -> Metadata | None:
+def new_metadata(
+    database: Database | None, listing: RootListing, *, has_new: bool, kept: Collection[str] = ()
+) -> Metadata | None:
     """Read the ``metadata.jsonl`` of a folder, or return None if the index knows it and there are no new items.
 
-    Bad lines are left out and counted, never a reason to stop. Names are understood as ``find_files`` does.
+    Bad lines are left out and counted, never a reason to stop. ``kept`` are items whose files are away.
     """
     folder = Path(listing.root.path)
     state, before = _metadata_state(folder), ""
@@ -407,16 +446,17 @@ def new_metadata(database: Database | None, listing: RootListing, *, has_new: bo
     bad: list[str] = []
     for number, entry in _json_lines(folder / METADATA):
         if key := _naming(entry):
-            name = str(entry[key])
-            joined.setdefault(name.removeprefix("./"), {}).update(entry)
+            joined.setdefault(str(entry[key]), {}).update(entry)
         else:
             bad.append(f"line {number}")
-    files, problems = _files_of(folder, joined, listing)
+    held = {file_of(listing.root.name_of(item)) for item in kept}
+    items, problems = _items_of(folder, joined, listing, held)
+    state = "" if kept and problems else state  # another run reads it again
     if bad:
         problems.insert(0, f"{len(bad):,} line(s) could not be understood, and say nothing (first: {bad[0]})")
     lines: dict[str, dict[str, object]] = {}
     for name, entry in joined.items():
-        lines.setdefault(files.get(name, name), {}).update(entry)
+        lines.setdefault(items.get(name, name), {}).update(entry)
     problems += [line for key in _DATES if (line := _dated(key, lines.values()))]
     problems += _called_as_facts(lines.values())
     written = {name: _as_json(entry) for name, entry in lines.items()}
@@ -476,31 +516,37 @@ def _called_as_facts(lines: Iterable[Mapping[str, object]]) -> list[str]:
 
 def _naming(entry: Mapping[str, object]) -> str | None:
     """Return the key of a line that names its file."""
-    return next((key for key in _NAMES if isinstance(entry.get(key), str)), None)
+    return next((key for key in _NAMES if isinstance(name := entry.get(key), str) and "\0" not in name), None)
 
 
-def _files_of(folder: Path, names: Collection[str], listing: RootListing) -> tuple[dict[str, str], list[str]]:
-    """Return the files of names with another spelling, and the faults of the names."""
-    listed = {entry[4] for entry in listing.entries}
-    if listed.issuperset(names):
-        return {}, []
-    paths = {folder / name: name for name in names if name}
-    existing, problems = find_files(paths), []
-    files = _other_names(folder, names, listing) | {
-        name: existing.files[path].relative_to(folder).as_posix()
-        for path, name in paths.items()
-        if path in existing.files
-        and existing.files[path] != path
-        and existing.files[path].is_relative_to(folder)
+def _items_of(
+    folder: Path, names: Collection[str], listing: RootListing, kept: Collection[str]
+) -> tuple[dict[str, str], list[str]]:
+    """Return the items that names with another spelling mean, and the faults of the names.
+
+    Whole paths, ``..`` and links lead to items (``paths_below``), then names in another form (``find_files``).
+    """
+    items = {entry[4] for entry in listing.entries}.union(kept)
+    strange = {name: folder / name for name in names if name not in items}
+    places = paths_below(folder, strange.values())
+    found = find_files(places.values())
+    below = {
+        name: file.relative_to(folder).as_posix()
+        for name, path in strange.items()
+        if (file := found.files.get(places[path], places[path])).is_relative_to(folder)
     }
-    missing = [existing.without_file(path) for path in paths if path not in existing.files]
-    for what, cases in (
-        ("line(s) are about files that are not there", missing),
-        ("name(s) are written in another way than those of their files", existing.otherwise_written()),
-    ):
-        if cases:
-            problems.append(f"{len(cases):,} {what} (first: {escaped(cases[0])})")
-    return files, problems
+    again = _other_names(folder, below.values(), listing)
+    meant = {name: again.get(item, item) for name, item in below.items() if item in items or item in again}
+    nothing = [found.without_file(path) for name, path in strange.items() if name not in meant]
+    problems = [
+        f"{len(cases):,} {what} (first: {escaped(cases[0])})"
+        for what, cases in (
+            ("line(s) name no item of the folder", nothing),
+            ("name(s) are written in another way than those of their files", found.otherwise_written()),
+        )
+        if cases
+    ]
+    return meant, problems
 
 
 def _other_names(folder: Path, names: Collection[str], listing: RootListing) -> dict[str, str]:

@@ -248,7 +248,7 @@ class _Walk:
                     waiting += sorted(inside, reverse=True)
                     for each in sorted(system):
                         self.left_out[SYSTEM].append(self.root / each)
-                    is_read = bool(inside) or not start or name != start  # an empty link may be a drive
+                    is_read = True
                 if not is_read:
                     self.unreadable.append(self.root / name)
 

@@ -77,10 +77,30 @@ def find_files(paths: Iterable[Path], listed: Iterable[Path] = ()) -> FoundFiles
     return FoundFiles(files, near)
 
 
+def paths_below(folder: Path, paths: Iterable[Path]) -> dict[Path, Path]:
+    """Return paths by which a table means files of its folder, as a listing has them: no ``..``, no linked folder.
+
+    Whole paths lose what is before the folder. Paths that lead outside stay.
+    """
+    resolve = lru_cache(maxsize=None)(_real)
+    base, places = Path(resolve(folder)), {path: Path(resolve(path.parent), path.name) for path in paths}
+    return {
+        path: folder / place.relative_to(base) if place.is_relative_to(base) else path
+        for path, place in places.items()
+    }
+
+
+def _real(folder: Path) -> str:
+    try:
+        return os.path.realpath(folder)
+    except ValueError:  # no file can be called so
+        return str(folder)
+
+
 def _files_in(folder: Path) -> Iterable[Path]:
     try:
         return list(folder.iterdir())
-    except OSError:
+    except (OSError, ValueError):
         return ()
 
 
@@ -88,7 +108,7 @@ class _Search:
     """Finds paths part by part, below their last existing folder. The names in a folder are read once."""
 
     def __init__(self) -> None:
-        self._is_folder = lru_cache(maxsize=None)(Path.is_dir)
+        self._is_folder = lru_cache(maxsize=None)(os.path.isdir)  # a name may be too long to ask
         self._names = lru_cache(maxsize=None)(_names_by_form)
 
     def __call__(self, path: Path, form: Callable[[str], str]) -> list[Path]:

@@ -49,6 +49,7 @@ _FOREIGN = {
         "bpg dcm dds dib djv djvu exr fits flif hdr jls jng mng pcx pfm pict qoi ras sgi wbmp xbm xpm",
         RARE,
     ),
+    "of a motion photo": ("mp mp~2 mp~3 mv", "clips of motion photos are not read, rename to MP4"),
     "of a rare video format": ("amv braw dv mxf r3d rm rmvb wtv", RARE_VIDEO),
 }
 _DECODERS = {HEIC: "pillow_heif", JXL: "pillow_jxl", RAW: "rawpy"}

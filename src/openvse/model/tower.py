@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -47,16 +47,6 @@ def embed_in_chunks(tower: Tower[Any], inputs: Inputs, size: int) -> EmbeddingSe
     """
     parts = [inputs[start : start + size] for start in range(0, len(inputs), size)]
     return EmbeddingSet.concatenate([checkpoint(tower, part, use_reentrant=False) for part in parts])
-
-
-def tower_curves(towers: Mapping[str, Tower[Any] | None]) -> dict[str, list[float]]:
-    """Return the curves of the towers' aggregators, as ``SIDE.NAME``. A side that a model lacks is None."""
-    return {
-        f"{side}.{name}": curve
-        for side, tower in towers.items()
-        if tower is not None
-        for name, curve in tower.aggregator.curves().items()
-    }
 
 
 @contextmanager

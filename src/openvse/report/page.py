@@ -360,7 +360,9 @@ def _query_card(query: AnsweredQuery, small: _Small, rows: Sequence[str] = ()) -
         f"{escape(shown.text)}{' ' + _TICK if hit else ''}</li>"
         for shown, hit, label in answers
     )
-    right = f'<p class="right"><b>right:</b> {escape(query.right.text)}</p>' if query.right else ""
+    right = (
+        f'<p class="right"><b>right:</b> {escape(query.right.text)}</p>' if query.right is not None else ""
+    )
     return f'<div class="pair">{_frame(query.query, small)}<div>{asked}<{listed}>{texts}</{listed}>{right}</div></div>'
 
 
@@ -459,10 +461,9 @@ def _facts(each: MeasuredReport) -> Iterator[tuple[str, str, bool]]:
     yield "Weights", f"{each.parameters:,}, of which {each.trained:,} are learned", False
     yield "Model", f"<code>{escape(each.fingerprint)}</code>", False
     yield "Best epoch", escape(_epochs(run)), False
-    seconds = None if run.records is None else run.records.seconds()
-    time = "" if seconds is None else f"{timedelta(seconds=round(seconds))}, validation not counted"
-    yield "Training time", escape(time), False
-    most = run.records.memory() if run.records else None
+    seconds, most = (run.records.seconds(), run.records.memory()) if run.records else (None, None)
+    took = "" if seconds is None else f"{timedelta(seconds=round(seconds))}, validation not counted"
+    yield "Training time", took, False
     yield "Peak memory", "" if most is None else f"{most / 1e9:.2g} GB", False
     for name, value in _environment(run):
         yield name, escape(value), False
@@ -512,7 +513,8 @@ def _parts(spec: Mapping[str, Any]) -> str:
 def _epochs(run: ReportedRun) -> str:
     if run.records is None:
         return "" if run.best_epoch is None else str(run.best_epoch)
-    done = run.records.series("validation", next(iter(run.records.names("validation")), "")).epochs
+    first = next(iter(run.records.names("validation")), "")
+    done = run.records.series("validation", first).epochs
     unfinished = run.named.unfinished()
     of = f" of {int(max(done))}" if done else ""
     return f"{run.best_epoch}{of}{' (the run is not finished)' if unfinished else ''}"

@@ -40,6 +40,6 @@ class Retrieval(TaskKind):
         return evaluate_towers(cast("Sequence[TwoTower]", models), request)
 
     def compare(self, runs: Iterable[LoadedRun], request: Request) -> Compared:
-        from openvse.retrieval.compare import compare_towers
+        from openvse.retrieval.evaluate import compare_towers
 
         return compare_towers(runs, request)

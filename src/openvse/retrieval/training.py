@@ -35,7 +35,6 @@ from openvse.evaluation.processes import ALONE, Processes
 from openvse.features.store import FeatureStore
 from openvse.model.base import Model
 from openvse.model.start import Start
-from openvse.model.tower import tower_curves
 from openvse.model.two_tower import TwoTower
 from openvse.objectives.base import Objective
 from openvse.registry import Registry
@@ -186,10 +185,6 @@ class RetrievalTask(Task[Batch]):
         """Return RSUM, its chance level, and both R@1."""
         chance = f"(chance {self._chance['rsum']:.1f})"
         return f"rsum {metrics['rsum']:5.1f} {chance}  R@1 i2t {metrics['i2t_r1']:4.1f} t2i {metrics['t2i_r1']:4.1f}"
-
-    def curves(self) -> dict[str, list[float]]:
-        """Return the curves of both aggregators, as ``image.NAME`` and ``text.NAME``."""
-        return tower_curves({"image": self.model.image, "text": self.model.text})
 
 
 def _same_states(one: TextEncoder, other: TextEncoder) -> bool:

@@ -16,9 +16,8 @@ from PIL.Image import Image, Resampling
 
 from openvse.errors import ModelError
 from openvse.media.resizing import cut_long, pixel_windows, resized_middle, stretched
-from openvse.tokenization.cleaning import Cleaning, cleaned
 from openvse.tokenization.vocabulary import UnknownWord, Vocabulary
-from openvse.tokenization.word_pieces import unknown_words
+from openvse.tokenization.word_pieces import Cleaning, cleaned, unknown_words
 from openvse.tokenization.word_splitters import WORD_SPLITTERS
 
 

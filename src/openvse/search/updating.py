@@ -17,7 +17,7 @@ from openvse.indexing.build import IndexReport, build_index, check_seconds
 from openvse.indexing.database import READER
 from openvse.indexing.embedding import Sharing
 from openvse.indexing.index import Index
-from openvse.indexing.maintenance import forget_root
+from openvse.indexing.maintenance import forget_folder
 from openvse.indexing.manifest import VectorDtype, place_of
 from openvse.indexing.readings import TextReport, read_texts
 from openvse.indexing.writer import IndexFolder
@@ -122,7 +122,7 @@ def index(
         folder: a folder of images, at any depth, or several, or a text file with a sentence a line.
         settings: the settings that the index remembers.
         progress: called after every batch. See ``StepProgress``.
-        forget: folders to remove from the index, with their items.
+        forget: folders to remove from the index, with their items. Folders inside others must be gone or empty.
         features: a feature store, read instead of images that have not changed since. Default: the run's store.
         if_changed: end after the comparison of the folders, if nothing in them has changed.
         threads: the number of CPU threads that read text. None takes the processor's number.
@@ -140,8 +140,8 @@ def index(
     stored = _allowed(model, wanted, features, sharing)
     place = place_of(source, out) if (source := getattr(model, "source", "")) else None
     change = plan_engine(out, wanted.engine, model=model)
-    for root in forget:
-        forget_root(out, root)
+    for each in forget:
+        forget_folder(out, each)
     build = partial(build_index, model, folder, batch_size=batch_size, add=add, overwrite=overwrite)
     build = partial(build, ignore=wanted.ignore, follow_links=wanted.follow_links, dtype=wanted.dtype)
     build = partial(build, segment_seconds=wanted.segment_seconds, check=check, sharing=sharing)

@@ -48,7 +48,8 @@ class FolderWatch:
 
     def __init__(self, index: Path, folders: Callable[[], Sequence[Path]], model: Any) -> None:
         self._index, self._folders, self._model = index.resolve(), folders, model
-        self._ending, self._last_warning, self._reading_since = Event(), "", math.inf
+        self._ending, self._reading_since, self._told = Event(), math.inf, dict[str, str]()
+        self._away: list[Path] = []  # folders inside, which may come back as other ones
         self._thread = Thread(target=self._run, name="openvse-watch", daemon=True)
 
     def start(self) -> None:
@@ -75,7 +76,8 @@ class FolderWatch:
             except Exception as error:  # the system may watch no more folders; the server goes on
                 self._warn(
                     f"the folders cannot be watched, and are looked at every {_SCAN_S:g} seconds: "
-                    f"{message_of(error)}"
+                    f"{message_of(error)}",
+                    about="watching",
                 )
                 due = not self._update()
                 self._ending.wait(_SCAN_S)
@@ -83,7 +85,7 @@ class FolderWatch:
     def _there(self) -> dict[Path, tuple[int, int]]:
         """Return the existing folders, each with a value that changes when another takes its place."""
         folders = {}
-        for folder in self._folders():
+        for folder in (*self._folders(), *self._away):
             with suppress(OSError):
                 status = folder.stat()
                 folders[folder] = (status.st_dev, status.st_ino)
@@ -105,6 +107,7 @@ class FolderWatch:
         except Exception as error:  # whatever it is, the server goes on
             self._warn(f"the index is not updated yet: {message_of(error)}")
             return self._ending.wait(_RETRY_S)
+        self._away = [path for path, _ in report.unreached if path.is_dir()]
         lines = [f"{escaped(path)}: {reason}" for path, reason in (*report.unreached, *report.failed)]
         lines += report.metadata_problems
         more = f"; and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
@@ -119,8 +122,8 @@ class FolderWatch:
             if time.monotonic() - self._reading_since > _READ_S:
                 raise _EnoughError
 
-    def _warn(self, line: str) -> None:
-        """Warn of a fault once, until it changes."""
-        if line and line != self._last_warning:
+    def _warn(self, line: str, *, about: str = "update") -> None:
+        """Warn of a fault once, until it changes. "" is the end of it."""
+        if line and line != self._told.get(about):
             _logger.warning("%s", line)
-            self._last_warning = line
+        self._told[about] = line

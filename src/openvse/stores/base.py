@@ -203,20 +203,11 @@ class Note:
 
     def to_json(self) -> dict[str, Any]:
         """Return it in the form for JSON."""
-        return {
-            "format": "openvse-engine",
-            "payloads": PAYLOADS,
-            "model": self.model,
-            "holds": self.holds,
-            "embeddings": self.embeddings,
-            "dim": self.dim,
-            "created": self.created,
-            "roots": [
-                asdict(replace(root, path=root.path.encode("utf-8", "backslashreplace").decode()))
-                for root in self.roots
-            ],
-            "follows_links": self.follows_links,
-        }
+        roots = [
+            {**asdict(root), "path": root.path.encode("utf-8", "backslashreplace").decode()}
+            for root in self.roots
+        ]
+        return {"format": "openvse-engine", "payloads": PAYLOADS, **asdict(self), "roots": roots}
 
     @classmethod
     def read(cls, written: Mapping[str, Any] | None, place: object) -> Note:

@@ -22,6 +22,7 @@ from openvse.corpus.trained_on import Seen
 from openvse.errors import TrainingError
 from openvse.model.base import Model
 from openvse.model.start import Start
+from openvse.model.tower import Tower
 from openvse.specs import RunRecipe
 from openvse.tokenization.vocabulary import Coverage
 
@@ -138,8 +139,13 @@ class Task(ABC, Generic[BatchT]):
         """Add files that need no epoch to the folder of the best model, at the end of a run. By default nothing."""
 
     def curves(self) -> dict[str, list[float]]:
-        """Return learned values that papers plot as curves, by name."""
-        return {}
+        """Return learned values that papers plot as curves: of the towers, as ``image.NAME`` and ``text.NAME``."""
+        return {
+            f"{side}.{name}": curve
+            for side in ("image", "text")
+            if isinstance(tower := getattr(self.model, side, None), Tower)
+            for name, curve in tower.aggregator.curves().items()
+        }
 
     def _batches(self, epoch: int, start: int) -> EpochBatches:
         return EpochBatches(

@@ -21,7 +21,6 @@ from openvse.datasets import open_questions
 from openvse.datasets.check import leakage_between_splits
 from openvse.errors import DataError, TrainingError
 from openvse.model.base import Model
-from openvse.model.tower import tower_curves
 from openvse.training.collapse import EQUAL_ANSWERS
 from openvse.training.inputs import (
     AUTO,
@@ -41,10 +40,9 @@ from openvse.training.task import Step, Task
 from openvse.types import FeatureSource, QuestionBatch
 from openvse.vqa.answerer import Answerer
 from openvse.vqa.answers import AnswerVocabulary
-from openvse.vqa.batches import QuestionDataset
 from openvse.vqa.build import build_answerer
 from openvse.vqa.evaluator import score_intervals, score_replicates
-from openvse.vqa.predict import predict_batches, question_dataset
+from openvse.vqa.predict import QuestionDataset, predict_batches, question_dataset
 from openvse.vqa.recipe import VQARecipe
 
 
@@ -122,10 +120,6 @@ class AnsweringTask(Task[QuestionBatch]):
 
     def summary(self, metrics: Mapping[str, float]) -> str:
         return f"accuracy {metrics['accuracy']:5.2f} (most frequent answer {self._chance:.2f})"
-
-    def curves(self) -> dict[str, list[float]]:
-        """Return the curves of the aggregators, as ``image.NAME`` and ``text.NAME``."""
-        return tower_curves({"image": self.model.image, "text": self.model.text})
 
 
 def cross_entropy(logits: Float[Tensor, "Q A"], batch: QuestionBatch) -> Float[Tensor, ""]:

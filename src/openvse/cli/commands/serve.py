@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.first_index import Yes, index_of
+from openvse.cli.commands.indexing import Yes, index_of
 from openvse.cli.options import Device, Engine, Rerank, Reranking, Threads
 from openvse.errors import OpenVSEError
 from openvse.halves import training_module

@@ -91,7 +91,7 @@ def check(
 def counted(source: str) -> Table | None:
     """Return items, sentences, words and vocabulary of each split, or None if the data do not open."""
     from openvse.datasets import open_corpus
-    from openvse.datasets.statistics import data_statistics
+    from openvse.datasets.check import data_statistics
 
     try:
         corpus = open_corpus(source, require_images=False, allow_outside=True, merge_captions=False)
