@@ -9,6 +9,9 @@ from xml.sax.saxutils import escape
 
 from PIL import ExifTags, Image
 
+from openvse.media.headers import said_by
+from openvse.media.ranks import Header, ranked_facts
+
 PACKET = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/">
 <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description rdf:about=""
  xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title><rdf:Alt><rdf:li xml:lang="x-default">{title}</rdf:li></rdf:Alt>
@@ -24,6 +27,11 @@ SPACES = {
     "Iptc4xmpExt": "http://iptc.org/std/Iptc4xmpExt/2008-02-29/",
     "photoshop": "http://ns.adobe.com/photoshop/1.0/",
 }
+
+
+def read_header(path: Path) -> Header:
+    """Return the facts in a file and its name."""
+    return ranked_facts(said_by(path))
 
 
 def xmp_packet(attributes: str = "", inside: str = "") -> bytes:

@@ -14,8 +14,6 @@ One part in your own model::
     report = openvse.evaluate(images, texts)           # arrays of embeddings
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from openvse.halves import guard

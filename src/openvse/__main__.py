@@ -1,7 +1,5 @@
 """``python -m openvse``, for a shell that does not find the ``openvse`` command."""
 
-from __future__ import annotations
-
 from openvse.cli import main
 
 if __name__ == "__main__":

@@ -59,13 +59,11 @@ class OpenVSEError(Exception):
         text = str(message)
         for pattern, shown in _SECRETS if ":/" in text or "=" in text else ():
             text = pattern.sub(shown, text)
-        told = " (in Python: {}=True)"  # not in a command to copy
-        super().__init__(
-            _FLAGS.sub(
-                lambda found: found[0] + (told.format(found[1].replace("-", "_")) if found[1] else ""),
-                IN_PYTHON.sub("", text),
-            )
-        )
+
+        def told(flag: re.Match[str]) -> str:  # not in a command to copy
+            return f"{flag[0]} (in Python: {flag[1].replace('-', '_')}=True)" if flag[1] else flag[0]
+
+        super().__init__(_FLAGS.sub(told, IN_PYTHON.sub("", text)))
 
 
 class RecipeError(OpenVSEError):

@@ -55,8 +55,7 @@ def refusal_of_disk(error: BaseException | None) -> str | None:
             return error.strerror
         if isinstance(error, OSError) and error.errno is not None and error.errno in _REFUSALS:
             return os.strerror(error.errno)
-        code = re.search(r"\(os error (\d+)\)", str(error))
-        if code and int(code[1]) in _REFUSALS:
+        if (code := re.search(r"\(os error (\d+)\)", str(error))) and int(code[1]) in _REFUSALS:
             return os.strerror(int(code[1]))
         error = error.__cause__ or error.__context__
     return None
@@ -73,8 +72,7 @@ def writing(path: Path, state: str = "") -> Iterator[None]:
     except DiskError:
         raise
     except Exception as error:
-        reason = refusal_of_disk(error)
-        if reason is None:
+        if (reason := refusal_of_disk(error)) is None:
             raise
         raise DiskError(
             f"{path} cannot be written ({reason}): make room or choose another place, and run again"

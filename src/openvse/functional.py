@@ -48,8 +48,7 @@ def masked_k_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], k: in
     if torch.compiler.is_compiling():  # the program is for sets of any size
         ranked = F.pad(ranked, (0, 0, 0, k), value=MASKED)
     k = min(k, ranked.shape[1])
-    top = ranked.topk(k, dim=1).values
-    return masked_mean(top, position_mask(mask.sum(dim=1), k))
+    return masked_mean(ranked.topk(k, dim=1).values, position_mask(mask.sum(dim=1), k))
 
 
 def soft_pool(
@@ -228,8 +227,7 @@ def keep_at_least_one(keep: Bool[Tensor, "B N"], mask: Bool[Tensor, "B N"]) -> B
     """Return ``keep & mask``, except that an item which would lose all elements keeps its first real one."""
     result = keep & mask
     emptied = mask.any(dim=1) & ~result.any(dim=1)
-    first = mask & (mask.cumsum(dim=1) == 1)
-    return result | (first & emptied.unsqueeze(1))
+    return result | (mask & (mask.cumsum(dim=1) == 1) & emptied.unsqueeze(1))
 
 
 def set_max_scores(images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:

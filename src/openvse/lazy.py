@@ -19,8 +19,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
     """
 
     def get(name: str) -> Any:
-        source = _sources(package).get(name)
-        if source is None:
+        if (source := _sources(package).get(name)) is None:
             inits = sorted(Path(__file__).parent.glob("*/__init__.py"))
             room = next((each.parent.name for each in inits if f'"{name}",' in each.read_text()), None)
             hint = f": it is in openvse.{room}" if room else ""

@@ -275,8 +275,7 @@ def share_work(
     ray = _import_ray()
     started = _connect(ray, workers)
     try:
-        context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = False
+        ray.data.DataContext.get_current().enable_progress_bars = False
         rows = [{"task": pickle.dumps(task)} for task in tasks]
         done = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
             _Worker,
@@ -286,8 +285,7 @@ def share_work(
             num_gpus=1 if workers.device.startswith("cuda") else None,
         )
         for row in done.iter_rows():
-            raised = pickle.loads(row["raised"])
-            if raised is not None:
+            if (raised := pickle.loads(row["raised"])) is not None:
                 kind, *details = raised
                 raise kind(*details)
             yield pickle.loads(row["result"])

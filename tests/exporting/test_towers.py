@@ -73,6 +73,8 @@ def exports(model: TwoTower, exported: Path, monkeypatch: pytest.MonkeyPatch) ->
         calls.append(images)
         if given.fingerprint != model.fingerprint:
             return write.export_for_queries(given, folder, images=images, progress=progress)
+        if progress is not None:
+            progress(0, 1)
         return shutil.copytree(exported / ("both" if images else "text"), folder, dirs_exist_ok=True)
 
     monkeypatch.setattr(beside, "export_for_queries", copied)

@@ -12,8 +12,7 @@ from PIL import ExifTags, Image
 
 from openvse.media import containers
 from openvse.media.containers import compressed_facts
-from openvse.media.headers import read_header
-from photographs import bag, exif_of, jpeg, xmp_packet
+from photographs import bag, exif_of, jpeg, read_header, xmp_packet
 from tests.failures import Failures
 
 brotli = pytest.importorskip("brotli")

@@ -11,8 +11,7 @@ from PIL import ExifTags, Image
 from PIL.PngImagePlugin import PngInfo
 from PIL.TiffImagePlugin import IFDRational
 
-from openvse.media.headers import read_header
-from photographs import exif_of, jpeg, write_video, xmp_of
+from photographs import exif_of, jpeg, read_header, write_video, xmp_of
 from tests.failures import Failures
 
 BERLIN = (52.516278, 13.377694)

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from PIL import ExifTags, Image
 
-from openvse.media.headers import date_in_name, read_header, read_xmp
+from openvse.media.headers import date_in_name, read_xmp
 from openvse.media.ranks import ranked_facts
 from openvse.media.sidecars import FileFacts, Sidecars, read_facts, sidecar_problems
-from photographs import bag, exif_of, jpeg, xmp_of, xmp_packet
+from photographs import bag, exif_of, jpeg, read_header, xmp_of, xmp_packet
 from tests.failures import Failures
 
 

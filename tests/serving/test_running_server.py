@@ -69,12 +69,12 @@ def test_requests_beside_more_work_than_allowed_are_refused(
 ) -> None:
     begun, may_end = list[int](), threading.Event()
 
-    def captions(_: Service, key: int) -> list[str]:
+    def facts(_: Service, key: int) -> dict[str, object]:
         begun.append(key)
         may_end.wait(20)
-        return []
+        return {}
 
-    monkeypatch.setattr(Service, "captions", captions)
+    monkeypatch.setattr(Service, "facts", facts)
     server = running(Service(place.index, model, Settings(limits=Limits(connections=5))))
     with ThreadPoolExecutor(4) as threads:
         busy, until = [], time.monotonic() + 20
@@ -128,7 +128,7 @@ def test_images_that_are_added_while_serving_have_their_captions(own_place: Plac
         lines.write('{"file_name": "100.jpg", "captions": ["a late dog"]}\n')
     build_index(model, own_place.photos, own_place.index)
     assert service.reload()
-    assert service.captions(service.served.key("100.jpg")) == ["a late dog"]
+    assert service.facts(service.served.key("100.jpg"))["captions"] == ["a late dog"]
 
 
 @pytest.mark.medium

@@ -70,8 +70,7 @@ class SingleVector(Aggregator):
 
     def forward(self, features: Features) -> EmbeddingSet:
         """Pool each item into one embedding (K = 1)."""
-        vectors = self._pool(features).unsqueeze(1)
-        return EmbeddingSet.full(vectors)
+        return EmbeddingSet.full(self._pool(features).unsqueeze(1))
 
     def _pool(self, features: Features) -> Float[Tensor, "B D"]:
         return self.pool(features.local, features.mask)

@@ -173,8 +173,7 @@ class ScoreAttention(Aggregator):
     def forward(self, features: Features) -> EmbeddingSet:
         """Let the real elements attend to each other, score them, and sum them weighted by their scores."""
         local = self._read(features)
-        vectors = self.scores(local, features.mask, local, features.mask) @ local
-        return EmbeddingSet.full(vectors)
+        return EmbeddingSet.full(self.scores(local, features.mask, local, features.mask) @ local)
 
     def attended(self, features: Features) -> Float[Tensor, "B K N"]:
         """Return the weights with which the elements are summed. See ``Attends``."""

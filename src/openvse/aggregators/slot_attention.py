@@ -102,8 +102,7 @@ class SlotAttention(Aggregator):
                 "slot_attention with global_vector: pooled needs an encoder that makes a global vector"
             )
         residual = self.norm(self._refined(features)[0])
-        vectors = self.norm_global(whole).unsqueeze(1) + residual
-        return EmbeddingSet.full(vectors, residual)
+        return EmbeddingSet.full(self.norm_global(whole).unsqueeze(1) + residual, residual)
 
     def attended(self, features: Features) -> Float[Tensor, "B K N"]:
         """Return the weights of the last block, averaged over its heads. See ``Attends``."""

@@ -304,8 +304,7 @@ def heat_of(
         inside = (slice(top, max(bottom, top + 1)), slice(left, max(right, left + 1)))
         total[inside] += value
         count[inside] += 1
-    covered = np.divide(total, count, out=np.zeros_like(total), where=count > 0)
-    return covered.astype(np.float32)
+    return np.divide(total, count, out=np.zeros_like(total), where=count > 0).astype(np.float32)
 
 
 def _share(one: ImageMap) -> float:
@@ -370,8 +369,7 @@ def _draw(maps: Sequence[ImageMap]) -> Figure:
 
 def _draw_map(axes: Axes, pixels: np.ndarray, one: ImageMap, letters: int) -> None:
     height, width = pixels.shape[:2]
-    grey = pixels.mean(axis=2)
-    axes.imshow(grey, cmap="gray", vmin=0, vmax=255)
+    axes.imshow(pixels.mean(axis=2), cmap="gray", vmin=0, vmax=255)
     heat = heat_of(one.weights, one.boxes, height, width)
     axes.imshow(_smooth(heat, one) if one.tiled else heat, cmap=_HEAT, alpha=0.55, vmin=0, vmax=1)
     if one.words:

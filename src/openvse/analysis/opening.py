@@ -128,10 +128,7 @@ def warnings_of(embedded: Iterable[Embedded]) -> tuple[str, ...]:
 def training_captions(request: Request) -> tuple[str, ...]:
     """Return the captions of the training split of the same data, or none if it has no such split."""
     try:
-        return (
-            open_corpus(request.data, require_images=False, allow_outside=request.allow_outside)
-            .split("train")
-            .captions
-        )
+        corpus = open_corpus(request.data, require_images=False, allow_outside=request.allow_outside)
+        return corpus.split("train").captions
     except DataError:
         return ()

@@ -412,9 +412,7 @@ def _best(results: Sequence[Swept], metric: str) -> Swept:
 
 def _plain(value: str) -> Cell:
     number = swept_number(value)
-    if number is None:
-        return value
-    return int(number) if number == int(number) else number
+    return value if number is None else int(number) if number == int(number) else number
 
 
 def _cell(value: float | None) -> Cell:

@@ -85,8 +85,7 @@ def _defaults(made: Configured) -> dict[str, Any]:
 
 
 def _name(registry: Registry[Any], part: Any) -> str:
-    name = registry.name_of(part)
-    if name is None:
+    if (name := registry.name_of(part)) is None:
         raise _unregistered(part, registry.kind)
     return name
 
@@ -133,7 +132,6 @@ def _values(options: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _registry(part: Any, where: str) -> Registry[Any]:
     """Return the registry for the kind of a class."""
     registries = (registry for registry in KINDS.values() if registry.name_of(part) is not None)
-    registry = next(registries, None)
-    if registry is None:
+    if (registry := next(registries, None)) is None:
         raise _unregistered(part, where)
     return registry

@@ -144,8 +144,7 @@ def _check_options(
         if name in given:
             continue
         hint = hints[name]
-        kind = part_inside(hint)
-        if kind is not None:
+        if (kind := part_inside(hint)) is not None:
             inside[name], hint = kind, (Part | None if type(None) in get_args(hint) else Part)
         fields[name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
     config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)

@@ -102,8 +102,7 @@ class Crops(NestedBackbone):
     @property
     def shorter_side(self) -> int | None:
         """The shorter side at which the smallest window has the pixels that the inner backbone needs."""
-        side = self.inner.shorter_side
-        if side is None or self.shared:
+        if (side := self.inner.shorter_side) is None or self.shared:
             return side
         return math.ceil(side / min(share for _, share in self.windows))
 

@@ -128,8 +128,7 @@ def load_backbone(source: str | Path, *, weights: bool, tower: str) -> nn.Module
                 whole: Any = AutoModel.from_pretrained(place, trust_remote_code=False)
             else:
                 whole = _build(AutoConfig.from_pretrained(place, trust_remote_code=False))
-        backbone = getattr(whole, tower, whole)
-        if backbone is not whole:
+        if (backbone := getattr(whole, tower, whole)) is not whole:
             # A tower's configuration knows neither the commit of its checkpoint nor its own class.
             backbone.config._commit_hash = getattr(whole.config, "_commit_hash", None)
             backbone.config.architectures = [type(backbone).__name__]

@@ -278,8 +278,7 @@ def load_network_weights(network: ResNetNetwork, path: Path) -> None:
     wanted = network.state_dict()
     tensors = {n: w for n, w in (weights if isinstance(weights, dict) else {}).items() if n in wanted}
     learned = [n for n in wanted if not n.endswith("num_batches_tracked")]
-    wrong = [n for n in learned if n not in tensors or tensors[n].shape != wanted[n].shape]
-    if wrong:
+    if wrong := [n for n in learned if n not in tensors or tensors[n].shape != wanted[n].shape]:
         raise ModelError(
             f"weights {path} do not fit: {len(wrong)} of {len(wanted)} are missing or of another shape, such as "
             f"{wrong[0]}: set blocks, stem_dim, inner_dim and groups to the sizes of the file's network"

@@ -1,7 +1,5 @@
 """Batches of a corpus: images from files or from a feature store, tokens, and the positive pairs."""
 
-from __future__ import annotations
-
 from openvse.batches.loaders import PixelImages, TokenTable
 from openvse.batches.pairs import EpochBatches, PairDataset
 

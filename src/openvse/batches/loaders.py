@@ -127,8 +127,7 @@ class PixelImages:
         decode = partial(self._decode, view=view if self._augment else None)
         with ThreadPoolExecutor(DECODERS if get_worker_info() is None else 1) as pool:
             pixels = list(pool.map(decode, positions.tolist()))
-        usable = [image for image in pixels if image is not None]
-        if not usable:
+        if not (usable := [image for image in pixels if image is not None]):
             first = self._paths[int(positions[0])]
             raise BadImageError(f"none of {len(pixels)} images can be used (first: {first}): check the files")
         return self._backbone.collate(usable), np.array([image is not None for image in pixels])
@@ -255,8 +254,7 @@ class StoredTexts:
 
     def __init__(self, store: FeatureStore, texts: Sequence[str]) -> None:
         items = [text_id(text) for text in texts]
-        missing = [text for text, item in zip(texts, items, strict=True) if item not in store]
-        if missing:
+        if missing := [text for text, item in zip(texts, items, strict=True) if item not in store]:
             raise StoreError(
                 f"feature store {store.path} lacks {len(missing)} of {len(texts)} texts (such as {missing[0]!r}): run "
                 f"'openvse extract' of the text encoder again, which adds the new ones, or set data.text_features=auto"

@@ -1,7 +1,5 @@
 """The command line: its frame, and the commands that index, search and serve."""
 
-from __future__ import annotations
-
 
 def main() -> None:
     """Run ``openvse``."""

@@ -18,7 +18,7 @@ from openvse import __version__
 from openvse.cli.stopping import describe_stop, stop_behind, stoppable
 from openvse.errors import MissingHalfError, OpenVSEError, message_of
 from openvse.files import NO_ROOM, refusal_of_disk
-from openvse.halves import INSTALL, missing_package, refusal_of
+from openvse.halves import INSTALL, refusal_of, training_module
 from openvse.registry import installed, load_part, load_plugin
 
 PANELS = ("Train", "Search", "Explain", "Data", "Convert")
@@ -27,19 +27,17 @@ PANELS = ("Train", "Search", "Explain", "Data", "Convert")
 MISSING = f"Not installed: {INSTALL}".replace("[", r"\[")  # brackets are markup of rich
 """The group of the commands of the training half, for installations without it."""
 
-_HALVES = {  # the modules of the commands, which register them when they are imported
-    "openvse.cli.commands.": {
-        **{name: name for name in ("duplicates", "search", "serve")},
-        "index": "indexing",
-    },
-    "openvse.train_cli.commands.": {
-        **{name: name for name in ("analyze", "ask", "compare", "convert", "data", "encode", "evaluate")},
-        **{"blend": "convert", "demo": "train", "export": "convert", "extract": "extract"},
-        **{"list": "lists", "sweep": "analyze", "train": "train"},
-    },
+# The modules of the commands, which register them when they are imported, if these are called otherwise.
+_MODULES = {
+    **{"index": "indexing", "blend": "convert", "demo": "train", "export": "convert"},
+    **{"list": "lists", "sweep": "analyze"},
 }
-_TRAINING = tuple(_HALVES)[1]
-_BUILT_IN = {name: f"{half}{module}" for half, names in _HALVES.items() for name, module in names.items()}
+_SEARCH = ("duplicates", "index", "search", "serve")
+_TRAINING = (
+    *("analyze", "ask", "blend", "compare", "convert", "data", "demo"),
+    *("encode", "evaluate", "export", "extract", "list", "sweep", "train"),
+)
+_BUILT_IN = (*_SEARCH, *_TRAINING)
 _GROUPS = ("analyze", "data")  # below which a package may add a command
 
 _QUIET = ("--quiet", "-q")
@@ -60,19 +58,17 @@ def import_command(name: str) -> None:
     Installed packages add a command by an entry point ``command.NAME``, or ``command.GROUP.NAME`` below a group. It
     names the module that registers it.
     """
-    place = _BUILT_IN.get(name, "")
-    if place.startswith(_TRAINING) and missing_package():
+    module = _MODULES.get(name, name)
+    try:
+        if name in _SEARCH:
+            import_module(f"openvse.cli.commands.{module}")
+        elif name in _TRAINING:
+            training_module(f"openvse.train_cli.commands.{module}")
+        for whole, entry in installed("command").items() if name in _GROUPS or name not in _BUILT_IN else ():
+            if whole.partition(".")[0] == name:
+                load_part(entry)
+    except MissingHalfError:
         _refuse(name)
-        return
-    if place:
-        import_module(place)
-    if not place or name in _GROUPS:
-        try:
-            for whole, entry in installed("command").items():
-                if whole.partition(".")[0] == name:
-                    load_part(entry)
-        except MissingHalfError:
-            _refuse(name)
 
 
 def _refuse(name: str) -> None:
@@ -152,9 +148,8 @@ class Commands(TyperGroup):
             logger.setLevel(logging.NOTSET)
             warnings.close()
             voice.reset()
-        if (
-            code > 128 and os.environ.get("RANK", "0") != "0"
-        ):  # only the first process of a run prints the line
+        # Only the first process of a run prints the line.
+        if code > 128 and os.environ.get("RANK", "0") != "0":
             raise typer.Exit(code)
         with suppress(OSError):  # the terminal may be gone
             typer.echo(f"openvse: {' '.join(message.split())}", err=True)

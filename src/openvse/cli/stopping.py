@@ -58,8 +58,7 @@ def going_on(how: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        stop = stop_behind(error)
-        if stop is not None:
+        if (stop := stop_behind(error)) is not None:
             stop.add_note(how)
         raise
 

@@ -228,8 +228,7 @@ def _write_pieces(
 
 
 def _expect_specials(source: str, known: Container[str], needed: Sequence[str], place: str) -> None:
-    missing = [special for special in needed if special not in known]
-    if missing:
+    if missing := [special for special in needed if special not in known]:
         raise CheckpointError(
             f"{source} has no {', '.join(missing)}, without which captions cannot be read: give the vocabulary that "
             f"the model was trained with ({place})"

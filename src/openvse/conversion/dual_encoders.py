@@ -429,8 +429,7 @@ def _as_transformers(place: ModelFiles, folder: Path, tokenizer: str | None) -> 
     config = place.find(CONFIG)
     if config is not None and read_mapping(config).get("model_type") in ARCHITECTURES:
         return config.parent, read_dual_weights(place, WEIGHTS)
-    open_clip = place.find(OPEN_CLIP_CONFIG)
-    if open_clip is not None:
+    if (open_clip := place.find(OPEN_CLIP_CONFIG)) is not None:
         weights = read_dual_weights(place, OPEN_CLIP_WEIGHTS)
         return open_clip_files(read_mapping(open_clip), weights, open_clip.parent, folder, tokenizer)
     if config is None:
@@ -438,8 +437,7 @@ def _as_transformers(place: ModelFiles, folder: Path, tokenizer: str | None) -> 
             f"it is not a dual encoder (it has neither {CONFIG} nor {OPEN_CLIP_CONFIG}): give a hub id, or a folder "
             f"with all files of a model such as openai/clip-vit-base-patch32"
         )
-    kind = read_mapping(config).get("model_type")
-    if kind == "siglip2":
+    if (kind := read_mapping(config).get("model_type")) == "siglip2":
         raise CheckpointError(
             "it is a NaFlex model of SigLIP 2, which reads an image as a varying number of patches and cannot be "
             "converted: take one of fixed resolution, such as google/siglip2-base-patch16-224"
@@ -479,8 +477,7 @@ def _load_tokenizer(files: Path, named: str | None, config: Any) -> Any:
         )
     load = load_clip_tokenizer if config.model_type == "clip" else load_tokenizer
     tokenizer, num_words = load(named or str(files)), config.text_config.vocab_size
-    highest = max(tokenizer.get_vocab().values(), default=0)
-    if highest >= num_words:
+    if (highest := max(tokenizer.get_vocab().values(), default=0)) >= num_words:
         raise CheckpointError(
             f"its tokenizer has {highest + 1:,} words, but the model {num_words:,}: give the tokenizer that the model "
             f"was trained with"

@@ -103,8 +103,7 @@ def _unreachable(repo_id: str, error: Exception) -> CheckpointError:
         )
     if isinstance(error, RepositoryNotFoundError):
         return CheckpointError(f"{repo_id} is neither a folder nor a public model of the hub: check the name")
-    offline = isinstance(error, LocalEntryNotFoundError)
-    reason = "" if offline else f" ({message_of(error)})"
+    reason = "" if isinstance(error, LocalEntryNotFoundError) else f" ({message_of(error)})"
     return CheckpointError(
         f"{repo_id} is no folder and not in the hub's cache ({HF_HUB_CACHE}), and the hub cannot be reached{reason}: "
         f"on a machine with access run 'hf download {repo_id} --local-dir FOLDER', copy the folder here, and run "
@@ -128,8 +127,7 @@ def _parts(place: ModelFiles, index: Path) -> list[Path]:
     listed = read_mapping(index).get("weight_map")
     names = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else []
     paths = {name: place.find(name) if Path(name).name == name else None for name in names}
-    missing = [name for name, path in paths.items() if path is None]
-    if missing or not names:
+    if (missing := [name for name, path in paths.items() if path is None]) or not names:
         raise CheckpointError(
             f"{index.name} names weights that are missing ({', '.join(missing) or 'no file'}): download all files"
         )
@@ -138,8 +136,7 @@ def _parts(place: ModelFiles, index: Path) -> list[Path]:
 
 def read_dual_weights(place: ModelFiles, names: tuple[str, ...]) -> Weights:
     """Read all parts of the first file that exists. Weights are mapped, so that each takes memory only once used."""
-    path = next(filter(None, map(place.find, names)), None)
-    if path is None:
+    if (path := next(filter(None, map(place.find, names)), None)) is None:
         raise CheckpointError(f"it holds no weights (none of {', '.join(names)}): download all of its files")
     weights: Weights = {}
     for part in _parts(place, path) if path.name.endswith(INDEX) else [path]:

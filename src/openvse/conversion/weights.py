@@ -118,8 +118,7 @@ def renamed(weights: Weights, names: Names) -> Weights:
             raise CheckpointError(
                 f"it holds weights {name!r}, which the released code does not have: give an unchanged model"
             )
-        ours = names[prefix]
-        if ours is not None:
+        if (ours := names[prefix]) is not None:
             result[ours + name.removeprefix(prefix)] = weight
     return result
 
@@ -175,8 +174,7 @@ def memory_of_machine() -> int | None:
 
 def expect_memory(needed: int, what: str, error: type[OpenVSEError] = CheckpointError) -> None:
     """Raise an error if something takes more bytes of memory than this machine has."""
-    there = memory_of_machine()
-    if there is not None and needed > there:
+    if (there := memory_of_machine()) is not None and needed > there:
         raise error(
             f"{what} take {needed / _GB:.1f} GB of memory, but this machine has {there / _GB:.1f} GB: take a smaller "
             f"model ('openvse list models' lists some), or a machine with more memory"

@@ -1,7 +1,5 @@
 """Data sets by name: the loader of each, and the facts of its published copy."""
 
-from __future__ import annotations
-
 from openvse.datasets.opening import open_corpus, open_questions
 from openvse.datasets.registry import DATASETS
 

@@ -136,8 +136,7 @@ def _published(facts: Facts, root: Path, quick: bool, progress: OnProgress | Non
 def _pieces(facts: Facts, root: Path) -> list[Finding]:
     findings = []
     for piece in facts.pieces:
-        path = piece.find(root)
-        if path:
+        if path := piece.find(root):
             findings.append(Finding("ok", f"{piece.what}: {path}"))
         else:
             text = f"{piece.what}: none of {', '.join(piece.paths)} in {root}: get {piece.source}"

@@ -92,8 +92,7 @@ def open_msr_vtt_1k_a(root: Path, *, require_images: bool = True) -> Corpus:
     table = require_file("msr_vtt_1k_a", root, MSR_VTT_1K_A.places("test clips and sentences"))
     columns = (("video_id",), ("sentence",))
     test = {clip: sentence for _, (clip, sentence) in read_rows(table, columns, unread=("key", "vid_key"))}
-    unknown = [clip for clip in test if clip not in captions]
-    if unknown:
+    if unknown := [clip for clip in test if clip not in captions]:
         raise DataError(f"{table}: clip {unknown[0]} is not in MSR-VTT's captions: get both from one source")
     listed = first_file(root, MSR_VTT_1K_A.places("training clips"))
     train = {clip for _, (clip,) in read_rows(listed, (("video_id",),))} if listed else set(captions)
@@ -151,8 +150,7 @@ def open_msvd(root: Path, *, require_images: bool = True) -> Corpus:
 def _read_msvd(path: Path) -> dict[str, list[str]]:
     captions: defaultdict[str, list[str]] = defaultdict(list)
     for number, line in enumerate(table_lines(path), start=1):
-        match = _LINE.fullmatch(line.strip())
-        if match:
+        if match := _LINE.fullmatch(line.strip()):
             captions[match[1]].append(match[2])
         elif captions and line.strip():
             raise DataError(f"{path}, line {number}: write the clip's name, a space and the sentence")

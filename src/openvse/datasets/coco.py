@@ -37,8 +37,7 @@ def open_coco(root: Path, *, require_images: bool = True) -> Corpus:
     """
     if require_images and not any(first_folder(root, image_folders(part)) for part in OFFICIAL):
         raise DataError(f"{root}: no image folder train2014/ or val2014/: see openvse list data coco")
-    karpathy = first_file(root, KARPATHY)
-    if karpathy:
+    if karpathy := first_file(root, KARPATHY):
         records = in_order(
             read_karpathy(karpathy, lambda part: find_image_folder(root, part)), only_training=True
         )
@@ -64,8 +63,7 @@ def detect_coco(root: Path) -> bool:
 
 def official_captions(root: Path, part: str) -> Iterator[tuple[str, list[tuple[int, str]]]]:
     """Yield the name of each image of ``captions_<part>.json``, and its captions with their numbers, in this order."""
-    path = first_file(root, _caption_files(part))
-    if path is None:
+    if (path := first_file(root, _caption_files(part))) is None:
         raise DataError(
             f"{root}: neither {KARPATHY[0]} nor {_caption_files(part)[0]}: see openvse list data coco"
         )
@@ -73,8 +71,7 @@ def official_captions(root: Path, part: str) -> Iterator[tuple[str, list[tuple[i
     with reading_json(path, "COCO's format") as tree:
         for annotation in sorted(tree["annotations"], key=lambda annotation: annotation["id"]):
             captions[annotation["image_id"]].append((int(annotation["id"]), annotation["caption"]))
-        for image in tree["images"]:
-            yield image["file_name"], captions[image["id"]]
+        yield from ((image["file_name"], captions[image["id"]]) for image in tree["images"])
 
 
 def _read_official(root: Path, part: str, split: str) -> Iterator[Record]:

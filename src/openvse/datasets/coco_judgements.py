@@ -54,8 +54,7 @@ def caption_numbers(root: Path, corpus: Corpus) -> Int[np.ndarray, "T"]:
 
 
 def _from_karpathy(root: Path) -> dict[str, list[tuple[int, str]]]:
-    path = first_file(root, KARPATHY)
-    if path is None:
+    if (path := first_file(root, KARPATHY)) is None:
         return {}
     with reading_json(path, "Karpathy's format with numbers of captions") as tree:
         return {
@@ -108,11 +107,9 @@ def read_cxc(folder: Path, split: str) -> dict[str, RatedPairs]:
     Format: ``sits_test.csv`` and so on, each with a header and the columns of ``HEADERS``. A caption is
     ``COCO_val2014:sentid:732091``, an image is ``COCO_val2014_000000365325.jpg``.
     """
-    part = {"test": "test", "validation": "val"}.get(split)
-    if part is None:
+    if (part := {"test": "test", "validation": "val"}.get(split)) is None:
         raise DataError(f"Crisscrossed Captions has no split {split!r}: give --split test or validation")
-    file = first_file(folder, [f"sits_{part}.csv", f"data/sits_{part}.csv"])
-    if file is None:
+    if (file := first_file(folder, [f"sits_{part}.csv", f"data/sits_{part}.csv"])) is None:
         raise DataError(
             f"{folder}: no sits_{part}.csv of Crisscrossed Captions: give the data/ folder of "
             f"github.com/google-research-datasets/Crisscrossed-Captions"
@@ -125,8 +122,7 @@ def _read_ratings(path: Path, task: str) -> RatedPairs:
     rows = []
     try:
         lines = csv.reader(f"{line}\n" for line in read_lines(path))
-        header = tuple(next(lines, ()))
-        if header != expected:
+        if (header := tuple(next(lines, ()))) != expected:
             raise DataError(
                 f"{path}: its columns are {', '.join(header) or 'missing'}, instead of {', '.join(expected)}: give "
                 f"the file with aggregated scores, of the published version"
@@ -178,8 +174,7 @@ class EccvCaption:
 
 def read_eccv_caption(folder: Path) -> EccvCaption:
     """Read the JSON files of the package ``eccv_caption``: objects of a query's number and a list of positives."""
-    i2t = first_file(folder, [I2T, f"data/{I2T}", f"eccv_caption/data/{I2T}"])
-    if i2t is None:
+    if (i2t := first_file(folder, [I2T, f"data/{I2T}", f"eccv_caption/data/{I2T}"])) is None:
         raise DataError(
             f"{folder}: no {I2T} of ECCV Caption: give the folder eccv_caption/data of the package eccv_caption"
         )

@@ -77,20 +77,17 @@ def _read_pairs(path: Path) -> Iterator[Question]:
     while lines and not lines[-1]:
         lines.pop()
     for number in range(0, len(lines), 2):
-        question = _QUESTION.fullmatch(lines[number])
-        if question is None or number + 1 == len(lines):
+        if (question := _QUESTION.fullmatch(lines[number])) is None or number + 1 == len(lines):
             raise DataError(
                 f"{path}, line {number + 1}: write a question that ends with the name of its image "
                 "(in the image1 ?), and its answer in the next line"
             )
-        image, answers = question[2], lines[number + 1].split(", ")
-        yield Question("", image, Path(image), question[1], answers)
+        yield Question("", question[2], Path(question[2]), question[1], lines[number + 1].split(", "))
 
 
 def _with_validation(splits: dict[str, str]) -> tuple[str, dict[str, str]]:
     """Select validation images from the training images that have questions, and return a note about it."""
-    train = [name for name, split in splits.items() if split == "train"]
-    if not train:
+    if not (train := [name for name, split in splits.items() if split == "train"]):
         note = (
             "no lists of DAQUAR's images: figures on a split by hash are not comparable with published ones"
         )

@@ -52,8 +52,7 @@ class FlickrLayout:
         identifiers, so that every form gives the same training batches.
         """
         json_path, captions = root / self.karpathy, first_file(root, self.captions)
-        images = first_folder(root, self.images)
-        if images is None and require_images:
+        if (images := first_folder(root, self.images)) is None and require_images:
             raise DataError(
                 f"{root}: no image folder {' or '.join(self.images)}: see openvse list data {self.name}"
             )
@@ -61,9 +60,8 @@ class FlickrLayout:
         if json_path.is_file():
             records = read_karpathy(json_path, lambda _: folder)
         elif captions:
-            records = _read_captions(
-                captions, folder, read_splits(root, dict(zip(SPLITS, self.splits, strict=True)))
-            )
+            splits = read_splits(root, dict(zip(SPLITS, self.splits, strict=True)))
+            records = _read_captions(captions, folder, splits)
         else:
             allowed = " or ".join((self.karpathy, *self.captions))
             raise DataError(f"{root}: no caption file {allowed}: see openvse list data {self.name}")

@@ -57,8 +57,7 @@ def metadata_files(root: Path) -> list[Path]:
         inside = sorted(base.iterdir()) if base.is_dir() else []
         subfolders = [path for path in inside if path.is_dir() and is_split(path.name)]
         for folders in ([base], subfolders):
-            files = [path for folder in folders if (path := first_file(folder, _NAMES))]
-            if files:
+            if files := [path for folder in folders if (path := first_file(folder, _NAMES))]:
                 return files
     return []
 

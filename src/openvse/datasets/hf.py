@@ -41,10 +41,8 @@ def open_hf(root: Path, *, require_images: bool = True, columns: Columns = USUAL
 def _open_local(folder: Path, config: str, columns: Columns, require_images: bool) -> Corpus:
     if (folder / SAVED).is_file():
         return arrow_corpus(folder, _saved(folder), columns, require_images=require_images)
-    configs = read_configs(folder / "README.md")
-    if configs:
-        chosen = choose_config(folder, configs, config)
-        files = _files_of(folder, chosen)
+    if configs := read_configs(folder / "README.md"):
+        files = _files_of(folder, choose_config(folder, configs, config))
     elif config:
         raise DataError(
             f"{folder}: README.md names no configuration, but {config!r} is requested: leave it out"
@@ -93,8 +91,7 @@ def choose_config(folder: Path, configs: list[HubConfig], wanted: str) -> HubCon
     """Return a configuration. Raise DataError if it is missing, or if none of several is the default."""
     names = ", ".join(config.name for config in configs)
     if wanted:
-        chosen = next((config for config in configs if config.name == wanted), None)
-        if chosen is None:
+        if (chosen := next((config for config in configs if config.name == wanted), None)) is None:
             raise DataError(f"{folder}: no configuration {wanted!r}: use one of {names}")
         return chosen
     marked = [config for config in configs if config.default or config.name == "default"]

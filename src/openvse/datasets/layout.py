@@ -54,8 +54,7 @@ def first_folder(root: Path, names: Iterable[str]) -> Path | None:
 
 def require_file(name: str, root: Path, names: Sequence[str]) -> Path:
     """Return the first of some paths under the root that is a file. Raise DataError if there is none."""
-    path = first_file(root, names)
-    if path is None:
+    if (path := first_file(root, names)) is None:
         raise DataError(f"{root}: no {' or '.join(names)}: get the captions of {name} from its owners")
     return path
 

@@ -187,8 +187,7 @@ def _detect_rows(root: Path) -> str:
 def _detect(root: Path) -> str:
     """Return the name of the data set or question set that fits a path."""
     if root.is_file():
-        suffix = root.suffix.lower()
-        if suffix in QUESTION_TABLES and holds_questions(root):
+        if (suffix := root.suffix.lower()) in QUESTION_TABLES and holds_questions(root):
             return "question_folder"
         if suffix not in _SUFFIXES:
             raise DataError(f"{root}: not a data set ({_EXPECTED})")

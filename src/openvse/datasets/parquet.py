@@ -80,8 +80,7 @@ def find_arrow(root: Path) -> list[Path]:
     """List the Parquet files below a folder, or if there are none, the Arrow files without caches of transforms."""
     for suffix in ARROW_SUFFIXES:
         files = (path for path in walk_files(root) if path.suffix.lower() == suffix)
-        tables = sorted(path for path in files if not path.name.startswith("cache-"))
-        if tables:
+        if tables := sorted(path for path in files if not path.name.startswith("cache-")):
             return tables
     return []
 
@@ -145,8 +144,7 @@ def identified(
         if isinstance(record.path, PackedFile):
             table = record.path.container
             row = count[table] = count.get(table, -1) + 1
-            first = same[number]
-            if first < number:
+            if (first := same[number]) < number:
                 name, place = named[first].image_id, named[first].path
             else:
                 rows = f"{table.relative_to(root).with_suffix('').as_posix()}/{row:06d}"
@@ -256,8 +254,7 @@ def _records(
 
 def _cells(path: Path, column: str, values: Any) -> list[Any]:
     """Return the cells of a column of texts. Raise DataError before too long ones become Python texts."""
-    size = _text_bytes(path, column, values)
-    if size > _MOST_TEXT:
+    if (size := _text_bytes(path, column, values)) > _MOST_TEXT:
         raise DataError(
             f"{path}: column {column!r} holds {size:,} bytes of text in a row group: write smaller ones"
         )

@@ -45,8 +45,7 @@ def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
 
     The features belong to the corpus: a model with the encoder ``precomputed`` reads them unless there is a store.
     """
-    folder = find_folder(root)
-    if folder is None:
+    if (folder := find_folder(root)) is None:
         raise DataError(
             f"{root}: no train_ims.npy with train_caps.txt (or dev_, test_) there or in precomp/; "
             "see openvse list data precomputed"
@@ -135,8 +134,7 @@ def _one_each(path: Path, lines: Sequence[str], num_images: int) -> list[str]:
 def _file_names(folder: Path) -> dict[str, str]:
     """Return the file name of each identifier that a mapping contains."""
     places = (MAPPING, f"../{MAPPING}") if folder.name == "precomp" else (MAPPING,)
-    path = first_file(folder, places)
-    if path is None:
+    if (path := first_file(folder, places)) is None:
         return {}
     with reading_json(path, 'the form {"391895": "a.jpg"}') as names:
         return {str(key): Path(value).as_posix() for key, value in names.items()}

@@ -113,8 +113,7 @@ def _read(part: QuestionPart, path: Path, root: Path, stray: list[int]) -> Itera
 
 def _read_annotations(part: QuestionPart, root: Path) -> dict[int, tuple[str, str, tuple[str, ...]]]:
     """Return the types of the answer and the question, and the answers of each question of a part."""
-    path = _find(root, part.annotations)
-    if path is None:
+    if (path := _find(root, part.annotations)) is None:
         raise DataError(
             f"{root}: {part.questions[0]} is there without {part.annotations}: see openvse list data vqa2"
         )

@@ -175,8 +175,7 @@ class RoleGraphEncoder(WordsEncoder):
         mask = is_word[:, :length]
         graph = self._graph(rows, mask, is_node).to(device)
         embedded, mask = self.embedded(moved(rows[:, :length, 0].where(mask, 0), device)), moved(mask, device)
-        states = packed_gru(self.gru, embedded, mask)[0].mean(dim=0)
-        return Features(states, mask, graph=graph)
+        return Features(packed_gru(self.gru, embedded, mask)[0].mean(dim=0), mask, graph=graph)
 
     def save_assets(self, folder: Path) -> None:
         """Write the vocabulary, and the role graphs if a file gave some."""
@@ -240,8 +239,7 @@ class _Placed:
 
 def _bits(sets: Int[Tensor, "*b"], count: int) -> Bool[Tensor, "*b S"]:
     """Return the bits of whole numbers, the lowest first."""
-    places = torch.arange(count, device=sets.device)
-    return (sets.unsqueeze(-1) >> places & 1).bool()
+    return (sets.unsqueeze(-1) >> torch.arange(count, device=sets.device) & 1).bool()
 
 
 def read_role_graphs(path: Path) -> dict[str, RoleGraph]:

@@ -451,9 +451,7 @@ def lower_case(tokenizer: Any) -> None:
 def special_ends(tokenizer: Any) -> tuple[int, int]:
     """Return the numbers of special tokens that a tokenizer adds before and after every text."""
     special: list[int] = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
-    if 0 not in special:
-        return len(special), 0
-    return special.index(0), special[::-1].index(0)
+    return (special.index(0), special[::-1].index(0)) if 0 in special else (len(special), 0)
 
 
 def continuing_pieces(tokenizer: Any) -> list[int]:

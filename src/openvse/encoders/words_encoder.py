@@ -8,7 +8,6 @@ import zlib
 from collections import Counter
 from collections.abc import Container, Sequence
 from io import BufferedReader
-from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -186,17 +185,14 @@ class WordsEncoder(TextEncoder):
     def _start_from(self, source: str) -> None:
         """Overwrite the random embeddings of the words that have a vector in a file or package."""
         known, dim = self.vocabulary.words, self.words.embedding_dim
-        spellings = {
-            word: (word, trimmed(word)) if self.word_lookup == "trimmed" else (word,) for word in known
-        }
-        wanted = set(chain.from_iterable(spellings.values()))
+        short = {word: trimmed(word) for word in known} if self.word_lookup == "trimmed" else {}
+        wanted = {*known, *short.values()}
         if in_package(source):
             vectors = read_packaged_vectors(source, wanted=wanted, dim=dim)
         else:
             vectors = read_word_vectors(Path(source), wanted=wanted, dim=dim)
-        found = {
-            w: vectors[name] for w, names in spellings.items() for name in reversed(names) if name in vectors
-        }
+        chosen = {word: word if word in vectors else short.get(word, word) for word in known}
+        found = {word: vectors[name] for word, name in chosen.items() if name in vectors}
         if not found:
             raise DataError(
                 f"word vectors {source} have none of the {len(known)} words of the training captions "

@@ -265,8 +265,7 @@ def encode(
     numbers = dtype, batch_size, threads, loaded.device.type
     settings = json.dumps([loaded.fingerprint, records.kind, *numbers])
     run = _Run(target, records, loaded, settings, dtype, batch_size, shard_size)
-    report = run.finished(overwrite)
-    if report is not None and not target.work.exists():
+    if (report := run.finished(overwrite)) is not None and not target.work.exists():
         return report
     with IndexFolder(target.work) as index:
         report = report or run(index, sharing, progress)

@@ -1,7 +1,5 @@
 """Evaluation turns embeddings and relevance into ranks, and ranks into a report."""
 
-from __future__ import annotations
-
 from openvse.evaluation.metrics import bootstrap_replicates, retrieval_metrics
 from openvse.evaluation.ranking import Ranks, rank_by_counting
 

@@ -70,8 +70,7 @@ _MANY = 0.1
 
 def _once(images: EmbeddingSet, pairs: Relevance) -> tuple[EmbeddingSet, Relevance, tuple[str, ...]]:
     """Return each image once, and a line on equal images."""
-    repeats = _repeats(images)
-    if repeats == 1:
+    if (repeats := _repeats(images)) == 1:
         return images, pairs, _warnings(images)
     owners, texts = np.unique(np.stack([pairs.images // repeats, pairs.texts]), axis=1)
     once = Relevance(owners, texts, pairs.num_images // repeats, pairs.num_texts)

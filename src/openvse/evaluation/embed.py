@@ -94,8 +94,7 @@ def _embed(
     mine = (
         None if first is None else (embed(tower, chain([first], own), device), np.sort(np.concatenate(seen)))
     )
-    parts = [part for part in processes.gather(mine) if part is not None]
-    if not parts:
+    if not (parts := [part for part in processes.gather(mine) if part is not None]):
         raise DataError("there is nothing to embed: give at least one item that can be read")
     if len(parts) == 1:
         return parts[0][1], parts[0][0]

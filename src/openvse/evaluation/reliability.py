@@ -121,17 +121,10 @@ class Reliability:
 
     def _precision_rows(self) -> Iterator[list[str]]:
         for each in self.precisions:
-            if each.score is None:
-                yield [f"{each.wanted:g}", "out of reach", "0", "", ""]
-            else:
-                reached = "" if each.reached is None else percent(each.reached)
-                yield [
-                    f"{each.wanted:g}",
-                    f"{each.score:.4f}",
-                    f"{each.hits:,}",
-                    reached,
-                    percent(each.found),
-                ]
+            score = "out of reach" if each.score is None else f"{each.score:.4f}"
+            reached = "" if each.reached is None else percent(each.reached)
+            found = "" if each.score is None else percent(each.found)
+            yield [f"{each.wanted:g}", score, f"{each.hits:,}", reached, found]
 
 
 def measure_reliability(calibration: Calibration, proposals: Proposals, relevance: Relevance) -> Reliability:
@@ -185,8 +178,7 @@ def _reached(
     relevant: Bool[np.ndarray, "T top"],
     relevance: Relevance,
 ) -> PrecisionReached:
-    threshold = calibration.threshold(wanted, relevance.num_images)
-    if threshold is None:
+    if (threshold := calibration.threshold(wanted, relevance.num_images)) is None:
         return PrecisionReached(wanted, None, 0, None, 0.0)
     above = scores >= threshold
     return PrecisionReached(

@@ -53,8 +53,7 @@ def describe_tokenizer(encoder: TextEncoder, folder: Path) -> dict[str, Any]:
                 f"export a model whose tokenizer is one of {', '.join(WORD_SPLITTERS)}"
             )
     elif isinstance(encoder, TransformersText):
-        fast = getattr(encoder.tokenizer, "backend_tokenizer", None)
-        if fast is None:
+        if (fast := getattr(encoder.tokenizer, "backend_tokenizer", None)) is None:
             raise ModelError(
                 f"the tokenizer {type(encoder.tokenizer).__name__} has no {TOKENIZER_FILE}, which a runtime reads: "
                 f"export a model with a fast tokenizer, or take --format sentence_transformers"

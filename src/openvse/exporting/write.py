@@ -400,8 +400,7 @@ def _export_programs(
         if (distance := max(each.distance for each in deviations)) > farthest:
             raise ModelError(f"scores would differ from the model's by up to {distance:.1e}")
         if int8:
-            rounded, effect, deviations = _round(model, partial, description, on)
-            description = rounded
+            description, effect, deviations = _round(model, partial, description, on)
             step()
         description = replace(description, checked={each.what: each.largest for each in deviations})
         (partial / EXPORT).write_text(description.to_json(), encoding="utf-8")

@@ -1,7 +1,5 @@
 """Local features on disk: the store, the code that fills it, and arrays that come with a data set."""
 
-from __future__ import annotations
-
 from openvse.features.entries import FeatureEntry, Local
 from openvse.features.importing import FEATURE_FILES, import_features
 

@@ -35,9 +35,7 @@ class ArrayRows:
             array = np.lib.format.open_memmap(path, mode="r")
         except OSError as error:
             raise DataError(f"{path}: it cannot be read ({error.strerror}): check the path") from error
-        except (
-            Exception
-        ) as error:  # no .npy file, pickled objects, shorter than its header says, or a damaged header
+        except Exception as error:  # no .npy file, pickled objects, or a header that is damaged or wrong
             raise DataError(f"{path}: not a complete .npy file ({error}): download it again") from error
         if (
             array.dtype.kind not in ("fiu" if integers else "f")

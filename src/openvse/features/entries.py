@@ -410,8 +410,7 @@ def _parse(names: list[str], cells: list[bytes]) -> Local:
     if len(cells) != len(names):
         raise BadFeaturesError(f"it has {len(cells)} of {len(names)} columns: the line is cut off or damaged")
     row = dict(zip(names, cells, strict=True))
-    count = int(entry_number(row, COUNT) or 0)
-    if count < 1:
+    if (count := int(entry_number(row, COUNT) or 0)) < 1:
         raise BadFeaturesError("it has no boxes and so no features")
     return local_of(
         row | {name: _floats(row[name], name, count) for name in ("features", "boxes") if name in row}

@@ -68,8 +68,7 @@ class ImageNames:
 def _forms(name: str) -> Iterator[str]:
     path = PurePosixPath(name)
     yield from (name, path.name, path.stem)
-    number = _NUMBER.search(path.stem)
-    if number:
+    if number := _NUMBER.search(path.stem):
         yield number[1]
 
 

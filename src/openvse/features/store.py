@@ -38,8 +38,7 @@ def positions_of(
     ids: Sequence[str], known: Mapping[str, int], *, source: str, remedy: str
 ) -> Int[np.ndarray, "B"]:
     """Return the positions of items."""
-    missing = [item for item in ids if item not in known]
-    if missing:
+    if missing := [item for item in ids if item not in known]:
         named = ", ".join(map(repr, missing[:3])) + (", ..." if len(missing) > 3 else "")
         raise StoreError(
             f"{source} has no features of {len(missing)} of {len(ids)} items ({named}): {remedy}"
@@ -143,8 +142,7 @@ class FeatureStore:
         Args:
             images: identifier and file of each image.
         """
-        changed = changed_since(self._sources, images)
-        if not changed:
+        if not (changed := changed_since(self._sources, images)):
             return ""
         return (
             f"{len(changed)} image(s) have changed since {self.path} was made (first: {escaped(changed[0])}), whose "

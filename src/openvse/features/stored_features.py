@@ -64,8 +64,7 @@ class StoredFeatures:
             status = file.stat()
         except OSError:
             return False
-        now = SourceFile(item, status.st_mtime_ns, status.st_size)
-        return source == now and item in self.store
+        return source == SourceFile(item, status.st_mtime_ns, status.st_size) and item in self.store
 
     def embed(self, positions: Int[np.ndarray, "B"], batch_size: int) -> EmbeddingSet:
         """Embed the images at these positions of the store, in the order given."""

@@ -128,8 +128,7 @@ class FeatureStoreWriter:
     def commit(self) -> None:
         """Make all added items durable. If this fails, raise DiskError and keep the last commit."""
         old = self._manifest
-        new = dict(islice(self._ends.items(), old.items, None))
-        if not new:
+        if not (new := dict(islice(self._ends.items(), old.items, None))):
             return
         ids = encode_ids(new)
         lengths = np.diff(np.fromiter(new.values(), "<i8"), prepend=old.rows).tobytes()

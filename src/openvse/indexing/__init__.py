@@ -1,7 +1,5 @@
 """The index of a folder of images, or of a file of sentences, on disk: building, following, repair and reading."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from openvse.lazy import lazy_names

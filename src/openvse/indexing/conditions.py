@@ -251,8 +251,7 @@ class Condition:
             )
         if not self.key or has(self._comparable()):
             return ""
-        kinds = [each for each in _TYPES if has([each])]
-        if kinds:
+        if kinds := [each for each in _TYPES if has([each])]:
             return (
                 f"the values of {escaped(self.key)} are {' and '.join(kinds)}, which {escaped(_shortened(self.value))} "
                 f"cannot be compared with, so {fits} this condition: give another value"
@@ -305,8 +304,7 @@ def parse_condition(text: str) -> Condition:
 
     ``==`` is ``=``, ``≥`` is ``>=``, and quotation marks around a value are no part of it.
     """
-    match = _CONDITION.fullmatch(whole_characters(text))
-    if match is None or not match["value"]:
+    if (match := _CONDITION.fullmatch(whole_characters(text))) is None or not match["value"]:
         raise DataError(
             f"{_shortened(text)!r} is no condition: give FIELD OPERATOR VALUE with one of {' '.join(OPERATORS)}, "
             f"such as 'date >= 2024-05', 'near = 52.5,13.4,20km', 'size > 2MB', 'path ~ holiday/*', 'kind = clip' or a "
@@ -346,8 +344,7 @@ def all_of(conditions: Sequence[Condition]) -> tuple[str, list[object]]:
 
 
 def _bytes(value: str) -> int:
-    match = _SIZE.fullmatch(value)
-    if match is None:
+    if (match := _SIZE.fullmatch(value)) is None:
         raise DataError(
             f"{value} is no size: give a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB"
         )

@@ -307,9 +307,7 @@ class Database:
             source, of_item = _WORDS_OF[table]
             sql = f"SELECT group_concat(key) FROM {source} WHERE key IN ({having}) AND instr({of_item}, ?)"
             values = (wanted, _CHECKED, line_of(parts))
-        ((keys,),) = self.read(
-            sql, values
-        )  # one text: a row of Python for each item takes four times as long
+        ((keys,),) = self.read(sql, values)  # one text: a row for each item takes four times as long
         return np.fromstring(str(keys), np.int64, sep=",") if keys else np.empty(0, np.int64)
 
     # What follows changes the index, inside a transaction.

@@ -125,8 +125,7 @@ class KnownContent:
         facts = FileFacts()
         if not self._database.knows_size(item.size):
             return [], facts
-        content = content_hash(candidate.path, item.size)
-        if content is None:
+        if (content := content_hash(candidate.path, item.size)) is None:
             return [], facts
         sound = [
             row for row in self._database.same_content(item.size, content) if row[0] not in self._damaged
@@ -137,8 +136,7 @@ class KnownContent:
                 folder, manifest = self._index.folder, self._index.manifest
                 files = (file for file in self._database.vector_files() if file.number == number)
                 self._files |= {file.number: map_vectors(folder, file, manifest) for file in files}
-            vectors = self._files.get(number)
-            if vectors is None or row >= len(vectors):
+            if (vectors := self._files.get(number)) is None or row >= len(vectors):
                 return [], facts
             facts = facts if rows else read_facts(candidate.path, candidate.sidecars)
             rows.append((_entry(candidate, (content, facts), name), vectors[row]))
@@ -248,8 +246,7 @@ class Embedder:
                 done.note(looked.candidate, [entry for entry, _ in looked.rows], looked.facts)
             done.vectors = np.stack([row for looked in batch.items for _, row in looked.rows])
         elif first.candidate.kind == "sentence":
-            encode_text = getattr(self._model, "encode_text", None)
-            if encode_text is None:
+            if (encode_text := getattr(self._model, "encode_text", None)) is None:
                 raise ModelError("this model embeds no sentences: give a folder of images")
             sentences = [looked.candidate.text for looked in batch.items]
             done.entries = [_entry(looked.candidate, (None, FileFacts())) for looked in batch.items]
@@ -267,8 +264,7 @@ class Embedder:
             positions = np.fromiter(places.values(), np.int64)
             rows |= zip(places, _vectors(self._stored.embed(positions, self._batch_size)), strict=True)
             done.from_store = len(places)
-        new = [number for number in range(len(batch.items)) if number not in places]
-        if new:
+        if new := [number for number in range(len(batch.items)) if number not in places]:
             pixels = [batch.values[number][0] for number in new]
             rows |= zip(new, _vectors(self._model.encode_pixels(pixels)), strict=True)
         for looked, (_, content) in zip(batch.items, batch.values, strict=True):

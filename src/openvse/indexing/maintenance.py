@@ -29,8 +29,7 @@ def forget_folder(path: str | Path, folder: str | Path) -> None:
     if not (place / MANIFEST).is_file():
         read_manifest(place)  # which says so, before a folder is made
     with IndexFolder(place) as opened, disk_errors(place):
-        index = opened.find()
-        if index is None:
+        if (index := opened.find()) is None:
             raise opened.problem() or damaged(place, MANIFEST)
         database, roots, resolved = index.database, index.roots, folder.resolve()
         root = next((each for each in roots if each.path in (str(folder), str(resolved))), None)

@@ -76,8 +76,7 @@ def read_texts(
     read again. An image that the reader cannot read is not tried again before its file changes.
     """
     with IndexFolder(path) as opened, disk_errors(path):
-        index = opened.find()
-        if index is None:
+        if (index := opened.find()) is None:
             raise opened.problem() or damaged(path, MANIFEST)
         database, name = index.database, "" if reader is None else reader.name
         with database.transaction():

@@ -87,8 +87,7 @@ class IndexFolder:
 
     def publish(self, name: str, index: FoundIndex) -> None:
         """Make an index the one under a name. As the index itself, it takes the place of an unfinished one."""
-        before = self.find(name)
-        if before is None or before.manifest != index.manifest:
+        if (before := self.find(name)) is None or before.manifest != index.manifest:
             index.manifest.write(self.path, name)
         if name == MANIFEST:
             (self.path / UNFINISHED).unlink(missing_ok=True)
@@ -257,8 +256,7 @@ class IndexWriter:
 
     def __len__(self) -> int:
         """Return the number of items, with the uncommitted ones."""
-        held = 0 if self._database is None else self._database.count()
-        return held + len(self._pending)
+        return (0 if self._database is None else self._database.count()) + len(self._pending)
 
     def commit(self) -> None:
         """Make everything so far part of the index. Raise IndexFormatError, and change nothing, if the disk refuses."""

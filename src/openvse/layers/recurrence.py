@@ -27,9 +27,8 @@ def packed_gru(
     product after the last step (benchmarks/gru.py). Return the states of the two directions, 0 at padding, and their
     last states.
     """
-    if torch.compiler.is_compiling():
-        return _scanned_gru(gru, values, mask)
-    return _packed_gru(gru, values, mask)
+    run = _scanned_gru if torch.compiler.is_compiling() else _packed_gru
+    return run(gru, values, mask)
 
 
 def _packed_gru(

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -28,7 +28,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from openvse.errors import DataError
 from openvse.media.containers import elements_of, held_in
 from openvse.media.names import is_video_name
-from openvse.media.ranks import FactSource, Header, Said, ranked_facts
+from openvse.media.ranks import FactSource, Header, Said
 from openvse.media.videos import opened_video
 
 _DATE = re.compile(  # a year, month or day alone too; EXIF leaves blanks for the rest, and IPTC writes no separators
@@ -76,11 +76,6 @@ _PARTS_OF_8859 = {b"B": 2, b"C": 3, b"D": 4, b"L": 5, b"G": 6, b"F": 7, b"H": 8,
 _APPLE = "com.apple.quicktime."
 
 
-def read_header(path: Path) -> Header:
-    """Return the facts in a file and its name, without missing and senseless ones. Nothing is raised."""
-    return ranked_facts(said_by(path))
-
-
 def said_by(path: Path) -> list[Said]:
     """Return what the sources in a file say, and its name, such as ``IMG-20200101-WA0001.jpg``. Nothing is raised."""
     said: list[Said] = []
@@ -117,14 +112,10 @@ def date_in_name(name: str) -> str | None:
 
 
 def _of_image(path: Path) -> list[Said]:
-    with held_in(path) as (exif, xmp, image):
-        return _joined(exif, xmp, image)
-
-
-def _joined(exif: Image.Exif, packet: bytes | str, image: Image.Image | None) -> list[Said]:
     """Return what EXIF, IPTC, XMP and the text of a PNG say."""
-    made = image.info.get("Creation Time") if isinstance(image, PngImageFile) else None
-    said = [_of_exif(exif), _of_iptc(image), Said(FactSource.PNG, shot=[_date(made)])]
+    with held_in(path) as (exif, packet, image):
+        made = image.info.get("Creation Time") if isinstance(image, PngImageFile) else None
+        said = [_of_exif(exif), _of_iptc(image), Said(FactSource.PNG, shot=[_date(made)])]
     with suppress(DataError):
         said.append(read_xmp(packet))
     return said
@@ -152,11 +143,9 @@ def read_xmp(packet: bytes | str, source: FactSource = FactSource.XMP) -> Said:
 
     def texts(*names: str, among: Sequence[ElementTree.Element] = own) -> list[str]:
         stated = [each for name in names for node in among for each in _values(node, name)]
-        found: dict[str, None] = {}
-        for _, text in sorted(stated, key=lambda each: each[0] not in _DEFAULT):
-            if len(found) < _MOST and (plain := plain_text(text)):
-                found[plain] = None
-        return list(found)
+        ranked = sorted(stated, key=lambda each: each[0] not in _DEFAULT)
+        plain = (plain_text(text) for _, text in ranked)
+        return [*islice(dict.fromkeys(filter(None, plain)), _MOST)]
 
     def first(*names: str) -> str:
         return next(iter(texts(*names)), "")
@@ -205,18 +194,15 @@ def _rating(stated: str) -> float | None:
 
 def _of_video(path: Path) -> list[Said]:
     with opened_video(str(path)) as container:
-        tags: dict[str, str] = {}
-        for held in (*(stream.metadata for stream in container.streams.video), container.metadata):
-            tags |= {name.lower(): value for name, value in held.items()}
+        held = (*(stream.metadata for stream in container.streams.video), container.metadata)
+        tags = {name.lower(): value for each in held for name, value in each.items()}
     at = _PLACE.match(tags.get(f"{_APPLE}location.iso6709") or tags.get("location") or "")
     facts = {
         "camera": _camera(tags.get(f"{_APPLE}make"), tags.get(f"{_APPLE}model")),
         **(coordinates_of(float(at[1]), float(at[2])) if at else {}),
         "title": plain_text(tags.get("title")),
         "description": plain_text(tags.get("description") or tags.get("comment")),
-        "keywords": [word for each in tags.get("keywords", "").split(",") if (word := plain_text(each))][
-            :_MOST
-        ],
+        "keywords": [*filter(None, map(plain_text, tags.get("keywords", "").split(",")))][:_MOST],
     }
     shot = [_date(tags.get(each)) for each in (f"{_APPLE}creationdate", "creation_time")]
     return [Said(FactSource.CONTAINER, facts, shot)]
@@ -328,12 +314,9 @@ def _of_iptc(image: Image.Image | None) -> Said:
         with suppress(Exception):  # what is wrong with one block says nothing of the others
             held = IptcImagePlugin.getiptcinfo(image) or {}
 
-    coded = held.get((1, 90), b"")
-    part = (
-        _PARTS_OF_8859.get(coded[-1:])
-        if isinstance(coded, bytes) and coded[1:2] in (b"-", b".", b"/")
-        else None
-    )
+    coded = held.get((1, 90))
+    end = coded[-1:] if isinstance(coded, bytes) and coded[1:2] in (b"-", b".", b"/") else b""
+    part = _PARTS_OF_8859.get(end)
 
     def texts(number: int) -> list[str]:
         values = held.get((2, number), [])

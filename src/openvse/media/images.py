@@ -25,10 +25,10 @@ from openvse.errors import BadImageError, DataError, OpenVSEError
 from openvse.media.jxl import boxes_of, is_jxl, size_of
 from openvse.media.names import (
     AVIF_NEEDED,
-    HEIF_NEEDED,
-    JXL_NEEDED,
+    HEIC,
+    JXL,
     PIXELS_VARIABLE,
-    RAW_NEEDED,
+    RAW,
     escaped,
     foreign_kind,
     names_image,
@@ -138,16 +138,14 @@ def one_or_many(
     images: ImageLike | ClipSegment | io.BufferedIOBase | Iterable[Any],
 ) -> Sequence[ImageLike | ClipSegment]:
     """Return images as a sequence. A path, bytes, a PIL image or the array of one image is a sequence of one."""
-    given = one_or_several(images, "images")
-    if not given:
+    if not (given := one_or_several(images, "images")):
         raise DataError(f"{type(images).__name__} holds no images: give an image or a list of images")
     return given
 
 
 def pixel_limit() -> int:
     """Return the most pixels to decode. Raise OpenVSEError if ``OPENVSE_MAX_PIXELS`` is no number above 0."""
-    given = os.environ.get(PIXELS_VARIABLE)
-    if given is None:
+    if (given := os.environ.get(PIXELS_VARIABLE)) is None:
         return MAX_PIXELS
     if not given.isdecimal() or not int(given):
         raise OpenVSEError(
@@ -208,8 +206,7 @@ def read_image(
 
 def probe_image(number: int, size: tuple[int, int]) -> Image.Image:
     """Return a drawn image with edges and gradients."""
-    rng = np.random.default_rng(number)
-    coarse = rng.integers(0, 256, (6, 8, 3)).astype(np.uint8)
+    coarse = np.random.default_rng(number).integers(0, 256, (6, 8, 3)).astype(np.uint8)
     return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
 
 
@@ -260,8 +257,7 @@ def full_size(image: Image.Image) -> tuple[int, int]:
 
 def _check_parts(image: Image.Image, limit: int) -> None:
     """Raise BadImageError if an undecoded file has enough parts to hold up decoding for minutes."""
-    parts = len(getattr(image, "tile", ()))
-    if parts > _TILES:
+    if (parts := len(getattr(image, "tile", ()))) > _TILES:
         raise BadImageError(
             f"it has {parts:,} tiles, at most {_TILES:,} are decoded: save it with larger ones"
         )
@@ -433,9 +429,7 @@ def _opened(source: ImageLike, limit: int) -> AbstractContextManager[Image.Image
             raise BadImageError("give a path, the bytes of a file, a PIL image of some pixels, or an array")
     if size == 0:
         raise BadImageError("the file is empty")
-    if suffix_kind(name) == "camera raw":
-        return _opened_raw(file)
-    return _opened_file(file, limit)
+    return _opened_raw(file) if suffix_kind(name) == RAW else _opened_file(file, limit)
 
 
 def _opened_file(file: Path | io.BytesIO, limit: int) -> Image.Image:
@@ -472,10 +466,14 @@ def _is_heif(start: bytes) -> bool:
     return b"avif" not in brands and any(brand in brands for brand in (b"heic", b"heix", b"mif1", b"msf1"))
 
 
+def _need(kind: str) -> None:
+    if not reads(kind):
+        raise BadImageError(remedy(kind))
+
+
 def _opened_heif(file: Path | io.BytesIO) -> Image.Image:
     """Open a HEIC file with the decoder of the extra ``heif``, which turns it upright itself."""
-    if not reads("HEIC"):
-        raise BadImageError(HEIF_NEEDED)
+    _need(HEIC)
     import pillow_heif
 
     pillow_heif.register_heif_opener()
@@ -487,8 +485,7 @@ def _opened_heif(file: Path | io.BytesIO) -> Image.Image:
 
 def _opened_jxl(file: Path | io.BytesIO, limit: int) -> Image.Image:
     """Decode a JPEG XL file with the decoder of the extra ``jxl``, which turns it upright itself."""
-    if not reads("JPEG XL"):
-        raise BadImageError(JXL_NEEDED)
+    _need(JXL)
     import pillow_jxl  # noqa: F401 - it makes itself known to Pillow
 
     content = file.getvalue() if isinstance(file, io.BytesIO) else file.read_bytes()
@@ -503,8 +500,7 @@ def _opened_jxl(file: Path | io.BytesIO, limit: int) -> Image.Image:
 
 def _opened_raw(file: Path | io.BytesIO) -> Image.Image:
     """Open the largest preview in a raw file of a camera, with LibRaw through the extra ``raw``."""
-    if not reads("camera raw"):
-        raise BadImageError(RAW_NEEDED)
+    _need(RAW)
     import rawpy
 
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -88,12 +88,10 @@ class LeftOut:
 
     def counts(self) -> str:
         """Return the number of files of each kind: "27 videos, 3 HEIC, 1 SVG"."""
-        ordered = sorted(
-            ((len(paths), kind) for kind, paths in self.files.items()), key=lambda item: -item[0]
-        )
+        ordered = Counter({kind: len(paths) for kind, paths in self.files.items()}).most_common()
         plural = {kind: f"{kind}s" for kind in (VIDEO, LINK, SYSTEM)}
         return ", ".join(
-            f"{count:,} {kind if count == 1 else plural.get(kind, kind)}" for count, kind in ordered
+            f"{count:,} {kind if count == 1 else plural.get(kind, kind)}" for kind, count in ordered
         )
 
     def describe(self) -> Problem:
@@ -175,9 +173,7 @@ def each_once(listings: Sequence[Listing]) -> list[Listing]:
         identity = identity_of(path, linked)
         if identity is not None and chosen.setdefault(identity, path) != path:
             again.add(path)
-    if not again:
-        return [*listings]
-    return [each.without(again) for each in listings]
+    return [each.without(again) if again else each for each in listings]
 
 
 def identity_of(path: str | Path, wanted: Collection[object] | None = None) -> tuple[int, int] | None:
@@ -310,10 +306,8 @@ def _kind(name: str, path: Path, *, videos: bool) -> str | None:
         return UNNAMED if _MEDIA.match(_start(path)) else None
     if suffix in _TYPESCRIPT and not _is_transport_stream(_start(path)):
         return None
-    kind = kind_left_out(name, videos=videos)
-    if kind or is_image(name) or (videos and is_video_name(name)):
-        return kind
-    return None
+    is_listed = is_image(name) or (videos and is_video_name(name))
+    return kind_left_out(name, videos=videos) or ("" if is_listed else None)
 
 
 def _start(path: Path) -> bytes:
@@ -385,14 +379,12 @@ def rules_of(folder: Path, more: Sequence[str] = ()) -> IgnoreRules:
     """Return the rules of a folder's ``.openvseignore``, then others. Raise DataError if one cannot be understood."""
     file = folder / RULES_FILE
     try:
-        lines = (
-            decoded_text(file.read_bytes(), file).replace("\r\n", "\n").split("\n") if file.is_file() else []
-        )
+        text = decoded_text(file.read_bytes(), file) if file.is_file() else ""
     except TextError as error:
         raise DataError(str(error)) from error
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror}): repair it, or remove it") from error
-    return IgnoreRules([*lines, *more])
+    return IgnoreRules([*text.replace("\r\n", "\n").split("\n"), *more])
 
 
 def _rule(line: str) -> tuple[Callable[[str], object], bool]:

@@ -113,8 +113,7 @@ class _Search:
 
     def __call__(self, path: Path, form: Callable[[str], str]) -> list[Path]:
         """Return the files whose parts agree in a form with the parts of a path."""
-        base = next((each for each in path.parents if self._is_folder(each)), None)
-        if base is None:
+        if (base := next((each for each in path.parents if self._is_folder(each)), None)) is None:
             return []
         below = str(path.relative_to(base)).replace("\\", "/")
         places = [base]

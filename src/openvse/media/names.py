@@ -10,9 +10,6 @@ from importlib.util import find_spec
 PIXELS_VARIABLE = "OPENVSE_MAX_PIXELS"
 """The environment variable with the largest number of pixels of an image, also for processes that this one starts."""
 
-HEIF_NEEDED = "HEIC needs pillow-heif: pip install pillow-heif"
-JXL_NEEDED = "JPEG XL needs pillow-jxl-plugin: pip install pillow-jxl-plugin"
-RAW_NEEDED = "raw files of cameras need rawpy, which reads their previews: pip install rawpy, or export JPEG"
 AVIF_NEEDED = "AVIF needs Pillow 11.3 or newer: pip install --upgrade pillow"
 VECTOR = "vector graphics are not read, export PNG"
 PDF = "documents are not read, export the pages as PNG"
@@ -32,8 +29,8 @@ _VIDEO = re.compile(
 # Other files that people take for images or clips: the kind, the suffixes, and what to do.
 HEIC, JXL, RAW = "HEIC", "JPEG XL", "camera raw"
 _FOREIGN = {
-    HEIC: ("heic heif hif", HEIF_NEEDED),
-    JXL: ("jxl", JXL_NEEDED),
+    HEIC: ("heic heif hif", "HEIC needs pillow-heif: pip install pillow-heif"),
+    JXL: ("jxl", "JPEG XL needs pillow-jxl-plugin: pip install pillow-jxl-plugin"),
     "SVG": ("svg svgz", VECTOR),
     "EPS": ("eps ps ai", VECTOR),
     "of a vector format": ("cdr emf odg wmf", VECTOR),
@@ -41,7 +38,7 @@ _FOREIGN = {
     RAW: (
         "3fr arw cr2 cr3 crw dcr dcs dng erf fff gpr iiq k25 kdc mef mos mrw nef nrw orf pef raf raw rw2 rwl sr2 srf "
         "srw x3f",
-        RAW_NEEDED,
+        "raw files of cameras need rawpy, which reads their previews: pip install rawpy, or export JPEG",
     ),
     "PSD": ("psd psb", LAYERS),
     "of a layered format": ("afphoto kra ora pdn xcf", LAYERS),

@@ -155,8 +155,7 @@ def duplicate_pairs(
     for number, image in enumerate(seen):
         if image.look is None:
             continue
-        one = first.setdefault(image.digest, number)
-        if one == number:
+        if (one := first.setdefault(image.digest, number)) == number:
             looks[number] = image.look
         else:
             same.append((one, number))

@@ -27,12 +27,8 @@ from openvse.media.matching import caseless
 from openvse.media.names import escaped, is_video_name, names_image, suffix_kind
 from openvse.media.ranks import FactSource, Header, Said, differing, ranked_facts
 
-_SOURCES = (
-    FactSource.SIDECAR,
-    FactSource.SHARED_SIDECAR,
-    FactSource.TAKEOUT,
-    FactSource.TAKEOUT,
-)  # whose title may lack the suffix
+# The title of a Takeout may lack the suffix.
+_SOURCES = FactSource.SIDECAR, FactSource.SHARED_SIDECAR, *[FactSource.TAKEOUT] * 2
 _LARGEST = 8_000_000  # bytes of a sidecar
 _MORE = "supplemental-metadata"
 _LONG = 40  # bytes of a name that may have been cut, whatever unit the program counts
@@ -61,10 +57,8 @@ def _name_of(name: str) -> _Name:
     """Return the parts of the name of a file, or of a title, which may lack the suffix."""
     folder, _, base = name.rpartition("/")
     rest = _NUMBER.sub("", base)
-    has_suffix = names_image(rest) or suffix_kind(rest)
-    return _Name(
-        folder, rest, rest.rpartition(".")[0] if has_suffix else rest, "".join(_NUMBER.findall(base))
-    )
+    stem = rest.rpartition(".")[0] if names_image(rest) or suffix_kind(rest) else rest
+    return _Name(folder, rest, stem, "".join(_NUMBER.findall(base)))
 
 
 def _described(sidecar: str) -> _Name:
@@ -286,7 +280,7 @@ def _of_takeout(entry: Any, name: str) -> Said:
 def _is_title(title: str, name: str) -> bool:
     """Return whether a file may have got its name from a title: signs are replaced, and a long title is cut."""
     own, given = _name_of(name), caseless(_name_of(title.replace("/", "_")).base)
-    stems = [
-        stem for stem in map(caseless, (own.stem, *_originals(own))) if _plain(given).startswith(_plain(stem))
-    ]
-    return any(_is_long(stem) or given[len(stem) :][:1] in ("", ".") for stem in stems)
+    return any(
+        _plain(given).startswith(_plain(stem)) and (_is_long(stem) or given[len(stem) :][:1] in ("", "."))
+        for stem in map(caseless, (own.stem, *_originals(own)))
+    )

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -228,18 +227,12 @@ def stored_lines(lines: Sequence[TextLine]) -> str:
 
     A line of one letter or digit is left out: in photographs, most of these are shapes and no text.
     """
-    sure = (
-        each for each in lines if each.confidence >= LEAST_CONFIDENCE and sum(map(str.isalnum, each.text)) > 1
-    )
-    kept = [
-        [
-            " ".join(each.text[:MOST_LINES].encode("utf-8", "replace").decode().split()),
-            each.confidence,
-            each.box,
-        ]
-        for each in islice(sure, MOST_LINES)
-    ]
-    return json.dumps(kept, separators=(",", ":"), allow_nan=False)
+    kept: list[tuple[str, float, object]] = []
+    for each in lines:
+        if each.confidence >= LEAST_CONFIDENCE and sum(map(str.isalnum, each.text)) > 1:
+            words = each.text[:MOST_LINES].encode("utf-8", "replace").decode().split()
+            kept.append((" ".join(words), each.confidence, each.box))
+    return json.dumps(kept[:MOST_LINES], separators=(",", ":"), allow_nan=False)
 
 
 def lines_in(stored: str) -> list[TextLine]:

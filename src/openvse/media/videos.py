@@ -164,8 +164,7 @@ def read_frames(
 def clip_seconds(path: Path) -> float:
     """Return the length of a video or animation in seconds, 0 for an image. It raises the errors of ``frames_of``."""
     with _explained(path):
-        kind = _image_kind(path)
-        if kind and kind not in _ANIMATIONS:
+        if (kind := _image_kind(path)) and kind not in _ANIMATIONS:
             return 0.0
         starts, end = frame_starts(path.read_bytes()) if kind else _table_of(path).seconds()
         return float(end - starts[0])
@@ -417,8 +416,7 @@ def _decoding(container: Any, stream: Any, time: int, table: _FrameTable) -> Ite
     for target in targets:
         container.seek(target, stream=stream)
         frames = _timed(container, stream, table)
-        first = list(islice(frames, 1))
-        if first and first[0][0] <= time:
+        if (first := list(islice(frames, 1))) and first[0][0] <= time:
             break
     return chain(first, frames)
 

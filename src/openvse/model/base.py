@@ -85,8 +85,7 @@ class Model(nn.Module, ABC):
         """
         identity = json.dumps(self.spec.identity(), sort_keys=True)
         state = identity, [(name, *_changes(each)) for name, each in self.state_dict(keep_vars=True).items()]
-        known = _fingerprints.get(self)
-        if known is not None and known[0] == state:
+        if (known := _fingerprints.get(self)) is not None and known[0] == state:
             return known[1]
         digest = hashlib.sha256(identity.encode())
         for name, weight in sorted(without_adapters(self).state_dict().items()):

@@ -172,6 +172,5 @@ def _figures(validation: Any) -> str:
 
 
 def _interval(bounds: Any) -> str:
-    if isinstance(bounds, Sequence) and len(bounds) == 2:
-        return f"{bounds[0]:.1f} to {bounds[1]:.1f}"
-    return ""
+    is_pair = isinstance(bounds, Sequence) and len(bounds) == 2
+    return f"{bounds[0]:.1f} to {bounds[1]:.1f}" if is_pair else ""

@@ -164,9 +164,7 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in value]
     if isinstance(value, Mapping) and value.keys() == {"name"}:
         return value["name"]
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return value
+    return {key: _plain(each) for key, each in value.items()} if isinstance(value, Mapping) else value
 
 
 def _take_tower(

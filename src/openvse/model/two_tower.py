@@ -196,8 +196,7 @@ class TwoTower(Model):
 
         None if nothing has fitted one (``openvse evaluate --calibrate``), or if the model has changed since.
         """
-        curve = self._calibration
-        if curve is None or curve.model == self.fingerprint:
+        if (curve := self._calibration) is None or curve.model == self.fingerprint:
             return curve
         _logger.warning(
             "the calibration curve is not used, because it was fitted to other weights (model %s): run "
@@ -259,8 +258,7 @@ class TwoTower(Model):
         Raises:
             DataError: there are none, or one is no text.
         """
-        captions = several(captions, "captions")
-        if not captions:
+        if not (captions := several(captions, "captions")):
             raise DataError("captions is empty: give at least one text")
         if unknown := unknown_line(chain.from_iterable(self.unknown_words(captions))):
             _logger.warning("%s", unknown)

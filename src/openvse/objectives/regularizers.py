@@ -29,8 +29,7 @@ class Diversity(Term):
     needs_residual: ClassVar[bool] = True
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
-        sides = self._sides(batch)
-        if not sides:
+        if not (sides := self._sides(batch)):
             raise RecipeError(
                 "the term acts on residuals, and neither the image nor the text aggregator yields any: "
                 "use pie_net or slot_attention on at least one side, or remove the term"

@@ -173,8 +173,7 @@ def _text(columns: Sequence[_Column], width: int) -> str:
     """Return some columns as text. While they are too wide, the widest that can be broken loses a letter."""
     widths = [column.most for column in columns]
     while sum(widths) + len(_GAP) * (len(widths) - 1) > width:
-        able = [n for n, column in enumerate(columns) if widths[n] > column.least]
-        if not able:
+        if not (able := [n for n, column in enumerate(columns) if widths[n] > column.least]):
             break
         widths[max(able, key=lambda n: widths[n])] -= 1
     lines = []

@@ -214,8 +214,7 @@ def stores_for(
         named, encoder = request.store(first + number), model.image.encoder
         if several and len(request.features) == 1 and named is not None and encoder.backbone.reads_images:
             named = named if has_store_of(named, encoder) else None
-        store = open_store(named, encoder)
-        if store is None and number < len(request.places):
+        if (store := open_store(named, encoder)) is None and number < len(request.places):
             stored = find_stored_features(model, request.places[number])
             if stored is not None and stored.holds(corpus.image_ids, corpus.image_paths):
                 store = stored.store
@@ -247,9 +246,8 @@ def open_bank(models: Sequence[TwoTower], corpus: Corpus, request: Request) -> N
     The corpus has all splits of the data. A model's own bank is left out where it may hold evaluated items.
     """
     model, plain = models[0], len(models) == 1 and not (request.rerank or request.every)
-    split, measured = (
-        each if each in ("", "all") else canonical_split(each) for each in (request.query_bank, request.split)
-    )
+    named = request.query_bank, request.split
+    split, measured = (each if each in ("", "all") else canonical_split(each) for each in named)
     if not split:
         kept = None if not plain or measured in ("all", "train") else model.query_bank
         seen = kept and leakage_lines([("", model)], request.part(corpus))

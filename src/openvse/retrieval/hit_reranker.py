@@ -128,9 +128,8 @@ class HitReranker:
         if hits and self._weight == 1:
             before = answer.probabilities
             is_short = before is not None and before.captioned is not None
-            curve = (
-                None if is_short else self._model.calibration
-            )  # a short query's needs the scores of other images
+            # The curve of a short query needs the scores of other images.
+            curve = None if is_short else self._model.calibration
             given = Probabilities(curve, answer.searched, page.expected, page.min_precision)
             given.check()
             expected = before.expected if page.expected is None and before is not None else page.expected

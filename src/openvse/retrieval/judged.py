@@ -184,8 +184,7 @@ def spearman(one: Float[np.ndarray, "P"], other: Float[np.ndarray, "P"]) -> floa
 
 def _mean_ranks(values: Float[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks: Float[np.ndarray, "P"] = (last - (counts - 1) / 2)[inverse]
+    ranks: Float[np.ndarray, "P"] = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     return ranks
 
 
@@ -432,6 +431,5 @@ def _listed(
 
 
 def _left_out(listed: Int[np.ndarray, "L"], known: Int[np.ndarray, "A"], what: str) -> Iterator[str]:
-    missing = int((~np.isin(listed, known)).sum())
-    if missing:
+    if missing := int((~np.isin(listed, known)).sum()):
         yield f"{missing:,} of {len(listed):,} {what} are not in the data set and are left out"

@@ -1,7 +1,5 @@
 """Exported models that run in ONNX Runtime, without PyTorch. Nothing in this room imports it."""
 
-from __future__ import annotations
-
 from openvse.runtime.model import OnnxModel
 
 __all__ = ["OnnxModel"]

@@ -140,8 +140,7 @@ def _product(images: Float[np.ndarray, "A D"], texts: Float[np.ndarray, "C D"]) 
     """
     if len(texts) == 1:
         return np.asarray(np.einsum("nd,d->n", images, texts[0])[:, np.newaxis])
-    torch = loaded_torch()
-    if torch is None:
+    if (torch := loaded_torch()) is None:
         return np.asarray(images @ texts.T)
     wanted, others = (torch.from_numpy(np.ascontiguousarray(each)) for each in (images, texts))
     return np.asarray(torch.mm(wanted, others.T).numpy())

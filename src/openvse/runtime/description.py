@@ -89,7 +89,8 @@ def read_description(folder: str | Path) -> Description:
         fields = read_json(path)
         kind = fields.pop("kind"), fields.pop("version")
         if kind == (FORMAT, VERSION):
-            image, text = (_side(fields.pop(side)) for side in ("image", "text"))
+            sides = [fields.pop(side) for side in ("image", "text")]
+            image, text = (Side(**{**each, "inputs": tuple(each["inputs"])}) for each in sides)
             fields["num_embeddings"] = tuple(fields["num_embeddings"])
             return Description(image=image, text=text, **fields)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -98,7 +99,3 @@ def read_description(folder: str | Path) -> Description:
         f"{path} has format {kind[0]} {kind[1]}, but this openvse reads {FORMAT} {VERSION}: update openvse, or export "
         f"the model again"
     )
-
-
-def _side(fields: dict[str, Any]) -> Side:
-    return Side(**{**fields, "inputs": tuple(fields["inputs"])})

@@ -20,7 +20,7 @@ from openvse.pipeline import read_ahead
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
 from openvse.runtime.description import CLIPS, EXPORT, Side, is_export, read_description
 from openvse.runtime.reading import Preprocessing, RuntimeTokenizer, read_tokenizer
-from openvse.scoring.calibration import Calibration, read_calibration
+from openvse.scoring.calibration import read_calibration
 from openvse.scoring.hubs import QueryBank, read_bank
 from openvse.tokenization.vocabulary import UnknownWord, unknown_line
 
@@ -59,9 +59,7 @@ class OnnxModel:
         self._programs: dict[str, Any] = {}
         self._tokenizer: RuntimeTokenizer | None = None
         curve = read_calibration(self.folder)
-        self.calibration: Calibration | None = (
-            curve if curve is not None and curve.model == self.fingerprint else None
-        )
+        self.calibration = curve if curve and curve.model == self.fingerprint else None
         check_same(self.folder, EXPORT, self._set)
 
     @cached_property
@@ -142,8 +140,7 @@ class OnnxModel:
 
     @cached_property
     def _preprocess(self) -> Preprocessing:
-        reading = self.description.image.reading
-        if reading is None:
+        if (reading := self.description.image.reading) is None:
             raise ModelError(
                 "this model was exported for stored features and cannot read images: give features to encode_features"
             )
@@ -176,8 +173,7 @@ class OnnxModel:
         Raises:
             DataError: there are none, or one has more tokens than the export's limit.
         """
-        captions = several(captions, "captions")
-        if not captions:
+        if not (captions := several(captions, "captions")):
             raise DataError("captions is empty: give at least one text")
         if unknown := unknown_line(chain.from_iterable(self.unknown_words(captions))):
             _logger.warning("%s", unknown)
@@ -213,8 +209,7 @@ class OnnxModel:
         return embedded[0] if len(embedded) == 1 else np.concatenate(embedded)
 
     def _embed(self, side: str, batches: Iterator[dict[str, np.ndarray]]) -> ArraySet:
-        parts = [self.run(side, batch) for batch in batches]
-        if not parts:
+        if not (parts := [self.run(side, batch) for batch in batches]):
             raise DataError("there is nothing to embed: give at least one item that can be read")
         return ArraySet.full(np.concatenate(parts))
 
@@ -230,8 +225,7 @@ class OnnxModel:
         order = np.argsort(lengths, kind="stable")
         chunks = (order[start : start + batch_size] for start in range(0, len(order), batch_size))
         batches = (padded([items[place] for place in chunk], described.inputs[0]) for chunk in chunks)
-        embedded = self._embed(side, batches)
-        return embedded[np.argsort(order, kind="stable")]
+        return self._embed(side, batches)[np.argsort(order, kind="stable")]
 
 
 def padded(items: Sequence[np.ndarray], name: str) -> dict[str, np.ndarray]:

@@ -189,8 +189,7 @@ def read_tokenizer(folder: Path, reading: Mapping[str, Any]) -> RuntimeTokenizer
     """Return the tokenizer of an export. Raise ModelError if it is missing, damaged, or of an unknown kind."""
     kinds: dict[str, Any] = {"vocabulary": VocabularyTokenizer, "pieces": PieceTokenizer}
     options = dict(reading)
-    kind = kinds.get(str(options.pop("kind", "")))
-    if kind is None:
+    if (kind := kinds.get(str(options.pop("kind", "")))) is None:
         raise ModelError(
             f"the export has a tokenizer of the kind {reading.get('kind')!r}, but this openvse knows "
             f"{', '.join(kinds)}: update openvse, or export the model again"

@@ -111,8 +111,7 @@ class Calibration:
 
     def of_short(self, kind: str, mean: float, spread: float) -> Calibration | None:
         """Return a curve of short queries, by mean and standard deviation of a query's scores, or None."""
-        curve = self.short.get(kind)
-        if curve is None:
+        if (curve := self.short.get(kind)) is None:
             return None
         scores = tuple(mean + max(spread, 1e-6) * each for each in curve.deviations)
         return replace(
@@ -150,8 +149,7 @@ class Calibration:
         knots, ratios = self._knots
         wanted = math.inf if precision == 1 else math.log(precision) - math.log1p(-precision)
         wanted -= self._prior(gallery, expected)
-        place = int(np.searchsorted(ratios, wanted))
-        if place == len(knots):
+        if (place := int(np.searchsorted(ratios, wanted))) == len(knots):
             return None
         if place == 0:
             return float(knots[0])

@@ -1,7 +1,5 @@
 """Search: find the images of an index that fit a sentence or resemble an image."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from openvse.lazy import lazy_names

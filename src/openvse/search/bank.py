@@ -92,8 +92,7 @@ def update_bank(
     # A damaged bank is made anew where it can be.
     with suppress(IndexFormatError) if sentences is not None or own is not None else nullcontext():
         before = _read(folder) if (folder / BANK).exists() else before
-    held = _wanted(before, found, model, sentences, own, progress)
-    if held is None:
+    if (held := _wanted(before, found, model, sentences, own, progress)) is None:
         (folder / BANK).unlink(missing_ok=True)
         return None
     stamps: Any = database.read("SELECT key, checksum FROM items ORDER BY key")

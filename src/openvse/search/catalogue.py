@@ -90,8 +90,7 @@ class IndexCatalogue:
 
     def _allowed(self, where: Sequence[Condition]) -> Bool[np.ndarray, "count"] | None:
         """Return which items fulfil conditions. The last result is cached, as an answer needs it twice."""
-        conditions = tuple(where)
-        if not conditions:
+        if not (conditions := tuple(where)):
             return None
         known, allowed = self._looked_up
         if known != conditions:
@@ -222,8 +221,7 @@ class IndexCatalogue:
 
     def position(self, item_id: str) -> int:
         """Return the position of an item. Raise MissingItemError if its id is unknown."""
-        position = self.index.position(item_id)
-        if position is None:
+        if (position := self.index.position(item_id)) is None:
             first = next((name for name in self.index.table.ids if file_of(name) == item_id), "")
             cut = f"the clip is cut into segments; give one of them, such as {first}"
             remedy = cut if first else "give the path below the indexed folder"
@@ -392,8 +390,7 @@ class StoreCatalogue:
         known = self._candidates(queries.liked() if searches is None else searches, wanted, where)
         with self._opened() as store:
             held = store.vectors(np.array(sorted(known), np.int64)) if known else {}
-        order = sorted(held, key=lambda key: encode_id(known[key].path))
-        if not order:
+        if not (order := sorted(held, key=lambda key: encode_id(known[key].path))):
             return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
         names = [known[key].path for key in order]
         exact = ExactSearch(np.stack([held[key] for key in order]), self._compare, names=names)
@@ -435,8 +432,7 @@ class StoreCatalogue:
 
     def position(self, item_id: str) -> int:
         """Return the position of an item. Raise MissingItemError if its id is unknown."""
-        key = self._keys.get(item_id)
-        if key is None:
+        if (key := self._keys.get(item_id)) is None:
             with self._opened() as store:
                 key = store.key_of(whole_characters(item_id))  # the path of no item has half of one
         if key is None:
@@ -465,8 +461,7 @@ class StoreCatalogue:
 
     def facts(self, position: int) -> ItemFacts:
         """Return the facts of an item."""
-        known = self._known.get(position)
-        if known is None:
+        if (known := self._known.get(position)) is None:
             with self._opened() as store:
                 facts = store.facts(np.array([position], np.int64))
             self._remember(facts)

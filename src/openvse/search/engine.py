@@ -260,8 +260,7 @@ class SearchEngine:
 
     def _answers(self, queries: Sequence[Query], pages: Iterable[Page]) -> list[Answer]:
         """Answer queries none of which is empty. Queries with the same conditions are searched together."""
-        searches = [self._search(*each) for each in zip(queries, pages, strict=True)]
-        if not searches:
+        if not (searches := [self._search(*each) for each in zip(queries, pages, strict=True)]):
             return []
         embedded = embed_queries(
             queries,
@@ -526,8 +525,7 @@ class SearchEngine:
             )
         if not query.is_sentence or (page.only == "similarity" and self.calibration is None):
             return WordHits(), None
-        indexed = self.catalogue.words(query.text, where)
-        if indexed is None and page.only == "words":
+        if (indexed := self.catalogue.words(query.text, where)) is None and page.only == "words":
             raise DataError(
                 "only=words needs the words of the items, which an engine does not hold: search its index"
             )
@@ -555,7 +553,6 @@ class SearchEngine:
         return float(uncertainties(query.parts.vectors[0], of_texts=not self._are_texts)[0])
 
     def _unknown_words(self, queries: Sequence[Query]) -> list[tuple[UnknownWord, ...]]:
-        look_up = getattr(self._model, "unknown_words", None)
-        if look_up is None:
+        if (look_up := getattr(self._model, "unknown_words", None)) is None:
             return [()] * len(queries)
         return [tuple(words) for words in look_up([query.text for query in queries])]

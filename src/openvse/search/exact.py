@@ -237,8 +237,7 @@ class ExactSearch:
         """Return scores as the processor computes them, and a bound of their error."""
         margin, vectors = MARGIN, block.vectors
         if self.is_inner:
-            flat = vectors.reshape(-1, vectors.shape[2])
-            products, margin = inner_products(flat, part.flat)
+            products, margin = inner_products(vectors.reshape(-1, vectors.shape[2]), part.flat)
             sets = *vectors.shape[:2], *part.parts.mask.shape
             if sets[1] * sets[3] > 1:
                 products = products.reshape(sets).max(axis=(1, 3))

@@ -302,8 +302,7 @@ def open_pictures(
 
     out = place_of_index(folder)
     if not (out / MANIFEST).is_file():
-        count = len(list_media(folder, ignored=rules_of(folder)).names)
-        if not count:
+        if not (count := len(list_media(folder, ignored=rules_of(folder)).names)):
             raise DataError(
                 f"{escaped(folder)} is no index, and holds no image: give an index, or a folder of images"
             )

@@ -157,11 +157,8 @@ class Page:
         object.__setattr__(self, "where", tuple(several(self.where, "where", (str, Condition))))
         check_number("top_k", self.top_k, 1, whole=True)
         check_number("skip", self.skip, 0, whole=True)
-        for name, least, most in (
-            ("min_score", -math.inf, math.inf),
-            ("min_precision", 0, 1),
-            ("expected", 0, math.inf),
-        ):
+        ranges = {"min_score": (-math.inf, math.inf), "min_precision": (0, 1), "expected": (0, math.inf)}
+        for name, (least, most) in ranges.items():
             if (given := getattr(self, name)) is not None:
                 check_number(name, given, least, most, above=True)
         if self.one_per not in (None, *get_args(OnePer)):

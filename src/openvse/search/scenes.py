@@ -18,8 +18,7 @@ _ROUNDING = 1e-6
 def unit_vectors(vectors: Float[np.ndarray, "n K D"], *, are_gaussians: bool) -> Float[np.ndarray, "n K d"]:
     """Return the directions of embeddings, with unit length."""
     some: Any = directions(vectors.astype(np.float32), are_gaussians=are_gaussians)
-    lengths = np.linalg.norm(some, axis=-1, keepdims=True)
-    return np.asarray(some / np.maximum(lengths, 1e-12))
+    return np.asarray(some / np.maximum(np.linalg.norm(some, axis=-1, keepdims=True), 1e-12))
 
 
 def are_same(

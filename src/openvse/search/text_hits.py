@@ -41,8 +41,7 @@ def beside_each_other(hits: WordHits, texts: Mapping[int, str], forms: Forms) ->
     wanted = [[line_of(parts) for parts in forms[word]] for word in hits.words]
     for row, position in enumerate(hits.positions.tolist()):
         held = [bit for bit in range(len(weights)) if int(hits.bits[row]) >> bit & 1]
-        text = texts.get(position)
-        if text is None:
+        if (text := texts.get(position)) is None:
             shares[row] = weights[held].max()
         elif len(held) > 1 and text.count(" ") > REACH:
             shares[row] = round(max(_shares_of_runs(text.split("\n"), wanted, weights)), 6)

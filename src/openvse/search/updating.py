@@ -182,8 +182,7 @@ def _allowed(model: Any, wanted: IndexSettings, features: str | Path | None, sha
     if not hasattr(model, "has_whole"):
         raise ModelError(f"the model is {model!r:.60}: give a model that openvse.load returns, or its place")
     if model.has_whole:
-        source = getattr(model, "source", "")
-        if not source and features is None:
+        if not (source := getattr(model, "source", "")) and features is None:
             return None
         store = None if features is None else Path(features)
         return training_module("openvse.features.stored_features").find_stored_features(model, source, store)

@@ -1,7 +1,5 @@
 """Modules for the library ``sentence-transformers``, which loads, trains and saves them."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from openvse.lazy import lazy_names

@@ -149,8 +149,7 @@ class RememberingModel:
         """Embed sentences, all new ones in one call."""
         if not captions:
             return self._model.encode_text(captions)
-        new = [each for each in dict.fromkeys(captions) if each not in self._known]
-        if new:
+        if new := [each for each in dict.fromkeys(captions) if each not in self._known]:
             embedded = self._model.encode_text(new)
             for row, caption in enumerate(new):
                 self._known[caption] = embedded[row : row + 1]

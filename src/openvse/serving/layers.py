@@ -145,8 +145,8 @@ class Guard:
             return 421, "host", "the server does not go by this name: start it with --name NAME"
         if path.startswith(("/api", "/session", "/mcp")) and is_foreign(headers):
             return 403, "site", "pages of other web sites may not ask this server"
-        is_open = path in OPEN_PATHS or path.startswith("/page/")
-        if is_open or not self._settings.token or self._is_known(headers):
+        is_open = path in OPEN_PATHS or path.startswith("/page/") or not self._settings.token
+        if is_open or is_bearer(headers, self._settings.token) or self._sessions.holds(session_in(headers)):
             return None
         return 401, "token", "the token is missing or wrong: send it as 'Authorization: Bearer TOKEN'"
 
@@ -161,9 +161,6 @@ class Guard:
             return True
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         return name.strip("[]").lower() in self._names
-
-    def _is_known(self, headers: Headers) -> bool:
-        return is_bearer(headers, self._settings.token) or self._sessions.holds(session_in(headers))
 
 
 def is_foreign(headers: Headers) -> bool:

@@ -265,16 +265,14 @@ def original(request: Request, key: ItemKey, v: Annotated[str, Query(max_length=
 async def looked(request: Request, key: ItemKey, q: Annotated[QuestionText, Query()]) -> dict[str, Any]:
     """Return what each part of an image, and each word of a sentence, adds to their score."""
     service = _service(request)
-    path = await run_in_threadpool(service.served.file, key)
-    return await service.score_map(path, q)
+    return await service.score_map(await run_in_threadpool(service.served.file, key), q)
 
 
 @api.post("/items/{key}/ask", tags=["explanations"])
 async def ask_item(request: Request, key: ItemKey, asked: QuestionBody) -> dict[str, Any]:
     """Answer a question about an item, and show where the model looked."""
     service = _service(request)
-    path = await run_in_threadpool(service.served.file, key)
-    return await service.answer(path, asked.question)
+    return await service.answer(await run_in_threadpool(service.served.file, key), asked.question)
 
 
 @api.post("/ask", tags=["explanations"], responses=UPLOAD_REFUSALS)
@@ -311,8 +309,7 @@ async def metrics(request: Request) -> Response:
 @plain.post("/session", tags=["server"], responses={401: {"description": "The token is wrong.", **ERROR}})
 async def session(request: Request, asked: Session) -> Response:
     """Exchange the token for a cookie, which the page needs for its images."""
-    token = _service(request).settings.token
-    if not token:
+    if not (token := _service(request).settings.token):
         return JSONResponse({"status": "no token is needed"})
     if not is_token(asked.token, token):
         return JSONResponse({"error": "the token is wrong"}, 401)

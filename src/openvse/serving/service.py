@@ -242,8 +242,7 @@ class Service:
 
     def query_image(self, name: str) -> bytes:
         """Return an image that a client sent. Raise MissingItemError if it is unknown or was dropped."""
-        content = self._query_images.find(name)
-        if content is None:
+        if (content := self._query_images.find(name)) is None:
             raise MissingItemError("the server no longer has this image: send it again")
         return content
 
@@ -295,8 +294,7 @@ class Service:
 
     async def answer(self, image: ClipSource, question: str) -> dict[str, Any]:
         """Return the answers to a question about an image, and the regions that the model used."""
-        model = self.answerer
-        if model is None:
+        if (model := self.answerer) is None:
             raise ModelError("this server answers no questions: start it with --answer MODEL")
         explain = training_module("openvse.vqa.explain").explain
         describe_answer: Callable[[Any], dict[str, Any]]
@@ -324,8 +322,7 @@ class Service:
     def _read_captions(self) -> None:
         """Read the captions of the first folder again, if its text files have changed. A failure leaves none."""
         root = self.served.engine.root
-        state = texts_in(root)
-        if state == self._captions_of:
+        if (state := texts_in(root)) == self._captions_of:
             return
         self._captions_of = state
         try:

@@ -124,13 +124,12 @@ def _check_nodes(events: Iterable[yaml.Event]) -> None:
         match event:
             case yaml.CollectionStartEvent():
                 around.append((event.anchor, nodes))
+                sizes[event.anchor] = _MAX_NODES  # an alias to an enclosing node has no end
             case yaml.CollectionEndEvent():
                 anchor, before = around.pop()
                 sizes[anchor] = nodes - before
-            case yaml.AliasEvent():  # an alias to an enclosing node has no end
-                nodes += (
-                    _MAX_NODES if event.anchor in (name for name, _ in around) else sizes.get(event.anchor, 0)
-                )
+            case yaml.AliasEvent():
+                nodes += sizes.get(event.anchor, 0)
         if len(around) > _MAX_DEPTH or nodes > _MAX_NODES:
             raise RecipeError(
                 f"not read: it has more than {_MAX_DEPTH} levels or {_MAX_NODES:,} values, the most allowed"
@@ -228,16 +227,16 @@ def apply_override(tree: Mapping[str, Any], path: str, value: Any) -> dict[str, 
     node: Any = changed
     *parents, last = path.split(".")
     for depth, key in enumerate(parents):
-        child = _child(node, key, path)
+        place = _place(node, key, path)
+        child = node[place] if isinstance(node, list) else node.get(key, {})
         if isinstance(child, str):
             child = {"name": child}
         if not isinstance(child, dict | list):
             raise RecipeError(
                 f"override {path}: {'.'.join(parents[: depth + 1])} is {child!r} and has no keys: give its own value"
             )
-        _put(node, key, child, path)
-        node = child
-    _put(node, last, value, path)
+        node[place] = node = child
+    node[_place(node, last, path)] = value
     return changed
 
 
@@ -263,7 +262,7 @@ def describe(
     if first["type"] == "extra_forbidden":
         allowed, key = _allowed(model, first["loc"][:-1]), str(first["loc"][-1])
         below = f"{prefix}." if prefix else ""
-        paths = dict.fromkeys(f"{below}{each}" for each in (*_keys_in(tree or {}), *_keys_of(model)))
+        paths = dict.fromkeys(f"{below}{each}" for each in (*_keys(tree), *_keys(model)))
         places = [each for each in paths if each.endswith(f".{key}") and each != where]
         told = _MEANT.get(key) or " or ".join(places[:3])
         meant = f"; did you mean {told}?" if told else nearest(key, allowed)
@@ -277,8 +276,7 @@ def describe(
 def is_complete(tree: Mapping[str, Any], fields: Iterable[str]) -> bool:
     """Return whether a recipe gives all fields of the spec of its task, so that the spec of a start is not needed."""
     for field in fields:
-        value = tree.get(field, FROM_START)
-        if value == FROM_START:
+        if (value := tree.get(field, FROM_START)) == FROM_START:
             return False
         if field in _SIDES and isinstance(value, Mapping) and not _own(value):
             return False
@@ -417,20 +415,10 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _child(node: Any, key: str, path: str) -> Any:
-    if isinstance(node, list):
-        return node[_position(node, key, path)]
-    return node.get(key, {})
-
-
-def _put(node: Any, key: str, value: Any, path: str) -> None:
-    if isinstance(node, list):
-        node[_position(node, key, path)] = value
-    else:
-        node[key] = value
-
-
-def _position(node: list[Any], key: str, path: str) -> int:
+def _place(node: Any, key: str, path: str) -> Any:
+    """Return a key of a mapping, or the position in a list that it names."""
+    if not isinstance(node, list):
+        return key
     if not key.isdigit() or int(key) >= len(node):
         raise RecipeError(
             f"override {path}: {key!r} is not a position in a list of {len(node)} (0 to {len(node) - 1})"
@@ -449,20 +437,15 @@ def _allowed(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     return sorted(model.model_fields)
 
 
-def _keys_in(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Yield the dotted path of every key of nested mappings."""
-    for key, value in tree.items():
+def _keys(of: Any, above: str = "") -> Iterator[str]:
+    """Yield the dotted path of every key of nested mappings or of a schema, but of lists, whose keys have positions."""
+    if _is_model(of):
+        of = {key: field.annotation for key, field in of.model_fields.items()}
+    for key, value in of.items() if isinstance(of, Mapping) else ():
         yield f"{above}{key}"
-        yield from _keys_in(value, f"{above}{key}.") if isinstance(value, Mapping) else ()
-
-
-def _keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:
-    """Yield the dotted path of every key of a schema. Lists are left out, as their keys stand behind a position."""
-    for key, field in model.model_fields.items():
-        yield f"{above}{key}"
-        for kind in (field.annotation, *get_args(field.annotation)):
-            if _is_model(kind) and get_origin(field.annotation) is not tuple:
-                yield from _keys_of(kind, f"{above}{key}.")
+        kind: Any = get_origin(value)
+        for each in () if kind is tuple else (value, *get_args(value)):
+            yield from _keys(each, f"{above}{key}.")
 
 
 def _is_model(kind: Any) -> bool:
@@ -487,11 +470,9 @@ def _side(side: str, given: Any, theirs: Any, start: str, taken: list[str]) -> A
             filled[part] = theirs[part]
             taken.append(f"{side}.{part}")
         elif not _names_itself(wanted):
-            filled[part] = (
-                _around(wanted, theirs[part])
-                if wanted.get("name") in AROUND
-                else merged({part: theirs[part]}, {part: wanted})[part]
-            )
+            is_around = wanted.get("name") in AROUND
+            changed = merged({part: theirs[part]}, {part: wanted})
+            filled[part] = _around(wanted, theirs[part]) if is_around else changed[part]
             taken.append(f"{side}.{part}")
     return filled
 
@@ -499,9 +480,7 @@ def _side(side: str, given: Any, theirs: Any, start: str, taken: list[str]) -> A
 def _around(wanted: Mapping[str, Any], theirs: Any) -> Any:
     """Put the start's aggregator inside the wanted one. If it is the same one around another, keep it whole."""
     inner = AROUND[wanted["name"]]
-    if _without(inner, wanted) == _without(inner, theirs):
-        return theirs
-    return {**wanted, inner: theirs}
+    return theirs if _without(inner, wanted) == _without(inner, theirs) else {**wanted, inner: theirs}
 
 
 def _without(inner: str, part: Any) -> dict[str, Any]:

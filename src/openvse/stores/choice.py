@@ -110,9 +110,7 @@ class EngineAddress:
 
 def split_engine(engine: str | None) -> tuple[str | None, str | None]:
     """Return the name of an engine and the URL of its server, of a name or a URL."""
-    if engine is None or "://" not in engine:
-        return engine, None
-    return named_by(engine), engine
+    return (named_by(engine), engine) if engine and "://" in engine else (engine, None)
 
 
 def named_by(url: str) -> str:
@@ -209,9 +207,7 @@ def is_clean(url: str) -> bool:
 def shown_url(word: str) -> str:
     """Return a word that may be a URL in a form for messages, an unclean one by its scheme alone."""
     scheme = _SCHEME.match(word)
-    if scheme and is_clean(word):
-        return public_url(word)
-    return f"{scheme[0]}..." if scheme else "..."
+    return public_url(word) if scheme and is_clean(word) else f"{scheme[0] if scheme else ''}..."
 
 
 def is_here(url: str) -> bool:

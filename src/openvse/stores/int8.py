@@ -168,8 +168,7 @@ def quantised(
 
 def _products(codes: Int[np.ndarray, "n D"], columns: Int[np.ndarray, "D M"]) -> Float[np.ndarray, "n M"]:
     """Multiply in integers, as quick as the processor's instructions for 8 bits allow, or in floats without PyTorch."""
-    torch = loaded_torch()
-    if torch is None:
+    if (torch := loaded_torch()) is None:
         return codes.astype(np.float32) @ columns.astype(np.float32)
     products: np.ndarray = torch._int_mm(torch.from_numpy(codes), torch.from_numpy(columns)).float().numpy()
     return products

@@ -186,8 +186,7 @@ class PgvectorStore(CatalogueStore):
         return {key: np.stack(each) for key, each in vectors.items() if len(each) == self._num_embeddings}
 
     def some(self, count: int) -> list[ItemFacts]:
-        facts = dict(self._facts("LIMIT %s", [count * self._num_embeddings]))
-        return list(facts.values())
+        return list(dict(self._facts("LIMIT %s", [count * self._num_embeddings])).values())
 
     def count(self, within: Within) -> int:
         where, values = _where(within)
@@ -245,8 +244,7 @@ def _connected(url: str) -> psycopg.Connection[Any]:
 
 def _where(within: Within) -> tuple[sql.Composable, list[object]]:
     """Return the conditions that PostgreSQL can check, and their values."""
-    tests = [_test(clause) for clause in clauses_of(within.where)]
-    if not tests:
+    if not (tests := [_test(clause) for clause in clauses_of(within.where)]):
         return sql.SQL(""), []
     text = sql.SQL("WHERE ") + sql.SQL(" AND ").join(test for test, _ in tests)
     return text, [value for _, values in tests for value in values]

@@ -60,8 +60,7 @@ class QdrantStore(CatalogueStore):
         self._note_number = int(hashlib.sha256(address.name.encode()).hexdigest()[:15], 16)
         with self._errors():
             self._client = _connected(url)
-            exists = self._client.collection_exists(address.name)
-            if not exists and create:
+            if not (exists := self._client.collection_exists(address.name)) and create:
                 self._create(dim)
         if not exists and not create:
             raise EngineError(
@@ -190,10 +189,8 @@ class QdrantStore(CatalogueStore):
         self._client.close()
 
     def _numbers(self, keys: Int[np.ndarray, "n"]) -> list[int]:
-        each: list[int] = (
-            (keys[:, np.newaxis] * self._num_embeddings + np.arange(self._num_embeddings)).ravel().tolist()
-        )
-        return each
+        numbers = keys[:, np.newaxis] * self._num_embeddings + np.arange(self._num_embeddings)
+        return [*map(int, numbers.ravel())]
 
     def _retrieve(self, numbers: Sequence[int], *, vectors: bool) -> list[tuple[int, Any]]:
         with self._errors():

@@ -57,8 +57,7 @@ def _one(rows: Float[np.ndarray, "n D"], query: Float[np.ndarray, "D"]) -> Float
     def multiply(start: int, stop: int) -> None:
         np.einsum("nd,d->n", rows[start:stop], asked, out=products[start:stop])
 
-    threads = _num_threads()
-    if threads == 1 or len(rows) < _FEW_ROWS:
+    if (threads := _num_threads()) == 1 or len(rows) < _FEW_ROWS:
         multiply(0, len(rows))
         return products
     # Several starts for each thread, because other work may slow one of them down.
@@ -77,8 +76,7 @@ def _one(rows: Float[np.ndarray, "n D"], query: Float[np.ndarray, "D"]) -> Float
 
 
 def _num_threads() -> int:
-    torch = loaded_torch()
-    if torch is not None:
+    if (torch := loaded_torch()) is not None:
         return int(torch.get_num_threads())
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

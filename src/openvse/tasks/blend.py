@@ -68,8 +68,7 @@ def _ends(first: Model, second: Model) -> tuple[Model, tuple[dict[str, Tensor], 
     _refuse_lost(wider, other)
     model = copy.deepcopy(wider)
     for origin in take_weights(model, other):
-        gated = _gated_by(model, origin)
-        if gated is not None:
+        if (gated := _gated_by(model, origin)) is not None:
             gated.gate.data.zero_()  # the other model has no pooling here: a closed gate gives its vectors exactly
         elif not origin.taken:
             raise ModelError(
@@ -94,8 +93,7 @@ def _put(model: Model, ends: Sequence[dict[str, Tensor]], share: float) -> None:
 
 def _size(model: Model) -> tuple[int, int]:
     """Return the number of gated poolings and of words and answers. The larger model can hold the smaller one."""
-    gates = sum(isinstance(module, Gated) for module in model.modules())
-    return gates, len(_entries(model))
+    return sum(isinstance(module, Gated) for module in model.modules()), len(_entries(model))
 
 
 def _entries(model: Any) -> list[str]:
@@ -115,8 +113,7 @@ def _gated_by(model: Model, origin: Origin) -> Gated | None:
 
 def _refuse_lost(wider: Any, other: Any) -> None:
     """Raise ModelError where the model with more words and answers lacks some of the other's."""
-    lost = sorted({*_entries(other)} - {*_entries(wider)})
-    if lost:
+    if lost := sorted({*_entries(other)} - {*_entries(wider)}):
         raise ModelError(
             f"each of the models has words or answers that the other lacks ({len(lost)}, such as the {lost[0]}): blend "
             f"two models of which one began from the other, so that its vocabulary grew"

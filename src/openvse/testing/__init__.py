@@ -11,8 +11,6 @@ A check raises ``BrokenContractError``, an ``AssertionError`` with a line for ea
 openvse's own parts must keep the same promises.
 """
 
-from __future__ import annotations
-
 from openvse.testing.aggregators import check_aggregator
 from openvse.testing.contract import BrokenContractError
 from openvse.testing.datasets import check_dataset

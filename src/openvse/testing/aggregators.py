@@ -88,8 +88,7 @@ def _graph(mask: Tensor) -> Graph:
 def _one(features: Features, item: int) -> Features:
     length, row = int(features.mask[item].sum()), slice(item, item + 1)
     whole = None if features.pooled is None else features.pooled[row]
-    graph = features.graph
-    if graph is not None:
+    if (graph := features.graph) is not None:
         graph = Graph(graph.members[row, :, :length], graph.roles[row], graph.edges[row])
     return Features(features.local[row, :length], features.mask[row, :length], whole, graph=graph)
 

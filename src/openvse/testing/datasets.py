@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,9 +75,7 @@ def _again(copy: _Copy) -> None:
 
 def _identifiers(copy: _Copy) -> None:
     ids = copy.corpus.image_ids
-    repeated = (
-        sorted({image_id for image_id in ids if ids.count(image_id) > 1}) if len({*ids}) < len(ids) else []
-    )
+    repeated = sorted(image_id for image_id, count in Counter(ids).items() if count > 1)
     require(
         not repeated, f"image {next(iter(repeated), '')} is listed twice: list it once, with all its captions"
     )

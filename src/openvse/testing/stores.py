@@ -193,8 +193,7 @@ def _returns_what_it_was_given(place: _Place) -> None:
         for number, key in enumerate(KEYS[:5].tolist()):
             require(held.get(key) == FACTS[number], f"facts of item {key} are {held.get(key)}")
             require(key in vectors, f"the embeddings of item {key} are missing")
-            expected = vectors_of(2)[number]
-            same = np.sort(vectors[key], axis=0) - np.sort(expected, axis=0)
+            same = np.sort(vectors[key], axis=0) - np.sort(vectors_of(2)[number], axis=0)
             require(bool(np.abs(same).max() < 1e-3), f"the embeddings of item {key} have changed")
         require(store.key_of(FACTS[3].path) == int(KEYS[3]), "key_of does not find an item by its id")
         require(store.key_of("nothing") is None, "key_of finds an item that was never put")

@@ -175,13 +175,10 @@ class Coverage:
         return self._known(sentences) + cut * bool(self.num_cut)
 
     def _known(self, sentences: str) -> str:
-        share = (
-            f"{100 * self.num_unknown / max(self.num_tokens, 1):.1f} % of the {sentences} tokens are unknown"
-        )
+        percent = 100 * self.num_unknown / max(self.num_tokens, 1)
+        share = f"{percent:.1f} % of the {sentences} tokens are unknown"
         if self.num_words is None:
-            return (
-                f"tokenizer: {share}" if self.num_unknown else f"tokenizer: every {sentences} token is known"
-            )
+            return f"tokenizer: {share if self.num_unknown else f'every {sentences} token is known'}"
         if self.num_known == self.num_words:
             return f"vocabulary: all {self.num_words:,} words kept (min_count {self.min_count})"
         counts = f"{self.num_known:,} of {self.num_words:,} words kept (min_count {self.min_count})"
@@ -222,9 +219,7 @@ _SHORTEST_STEM = 3
 _LONG, _VERY_LONG = 6, 8
 _VOWEL = re.compile("[aeiouy]")
 _HISSES = ("s", "x", "z", "ch", "sh", "o")  # words that take -es
-_DOUBLES = re.compile(
-    "[^aeiou]*[aeiou][^aeiouwxy]"
-)  # a stem of one syllable that doubles its last letter before -ing
+_DOUBLES = re.compile("[^aeiou]*[aeiou][^aeiouwxy]")  # one syllable, whose last letter doubles before -ing
 
 
 class Spellings:
@@ -237,19 +232,17 @@ class Spellings:
     """
 
     def __init__(self, words: Iterable[str]) -> None:
-        self._known: dict[str, int] = {}
+        self._known = {word: position for position, word in enumerate(words)}
         self._forms: dict[str, str] = {}
         self._sounds: dict[str, str] = {}
         self._misspelt: dict[str, str] = {}
-        for position, word in enumerate(words):
-            self._known[word] = position
         for word in self._known:
             for form in (word, *_stems(word)):
                 self._forms.setdefault(form, word)
                 self._sounds.setdefault(_sound(form), word)
             if _length(word) >= _LONG - 1:
-                for shorter in _one_less(word):
-                    self._misspelt.setdefault(shorter, word)
+                for place in range(1, len(word)):
+                    self._misspelt.setdefault(word[:place] + word[place + 1 :], word)
 
     @lru_cache(maxsize=1 << 14)  # noqa: B019 - lives as long as the vocabulary
     def nearest(self, word: str) -> str | None:
@@ -260,8 +253,7 @@ class Spellings:
         of_form = [self._forms[form] for form in forms if form in self._forms]
         of_sound = [self._sounds[sound] for form in forms if (sound := _sound(form)) in self._sounds]
         for words in (of_form, of_sound, list(self._one_mistake(word))):
-            fitting = [other for other in words if other[0] == word[0] and other.isalpha()]
-            if fitting:
+            if fitting := [other for other in words if other[0] == word[0] and other.isalpha()]:
                 return min(fitting, key=self._known.__getitem__)
         return None
 
@@ -308,11 +300,6 @@ def _sound(word: str) -> str:
     for pattern, letters in _ALIKE:
         word = pattern.sub(letters, word)
     return word
-
-
-def _one_less(word: str) -> Iterator[str]:
-    """Yield the word without one of its letters, for each letter except the first."""
-    return (word[:place] + word[place + 1 :] for place in range(1, len(word)))
 
 
 def _differ(one: str, other: str) -> int:

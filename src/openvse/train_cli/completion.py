@@ -24,8 +24,7 @@ def complete_listed(ctx: typer.Context) -> list[str]:
     """Complete a NAME of ``openvse list``: a recipe, a part or a data set, by the kind before it."""
     from openvse.tasks.front import registries
 
-    kind = ctx.params.get("kind")
-    if kind == "parts":
+    if (kind := ctx.params.get("kind")) == "parts":
         return sorted({name for registry in registries() for name in registry.names()})
     completed = {"recipes": complete_recipe, "data": complete_data_set}
     return completed[str(kind)]() if kind in completed else []
@@ -84,8 +83,7 @@ def _keys(tree: dict[str, Any]) -> set[str]:
 
 def _kinds(key: str) -> set[str]:
     """Return the kinds of the parts that a key accepts. Most keys are named after the kind."""
-    last = key.removesuffix(".name").rpartition(".")[2]
-    if last == "encoder":
+    if (last := key.removesuffix(".name").rpartition(".")[2]) == "encoder":
         return {"text encoder" if key.startswith("text.") else "backbone"}
     if key.startswith("objective.") and key.removesuffix(".name").count(".") == 1:
         return {"objective term"}

@@ -73,9 +73,7 @@ def shown_keys(name: str, rows: Sequence[str], tree: Mapping[str, Any]) -> Itera
 def _commands(name: str, told: str, tree: Mapping[str, Any]) -> Iterator[str]:
     """Yield three commands for a recipe, by the command that its file has for it or for the most similar row."""
     lines = re.findall(r"^# openvse train (\S+) ([^#\n]*)", told, re.MULTILINE)
-    shared = [
-        sum(accumulate(map(eq, each, name), and_)) for each, _ in lines
-    ]  # the letters until they differ
+    shared = [sum(accumulate(map(eq, each, name), and_)) for each, _ in lines]  # their equal beginning
     first, settings = lines[shared.index(max(shared))] if lines else (name, "data.source=FOLDER")
     given = dict(each.split("=", 1) for each in settings.split() if "=" in each)
     data = given.get("data.source", "FOLDER")
@@ -151,8 +149,7 @@ def described(name: str) -> Iterator[str]:
     from openvse.errors import RecipeError, choices, nearest
     from openvse.tasks.front import registries
 
-    having = [registry for registry in registries() if name in registry.names()]
-    if not having:
+    if not (having := [registry for registry in registries() if name in registry.names()]):
         names = [each for registry in registries() for each in registry.names()]
         raise RecipeError(
             f"unknown part {name!r}{nearest(name, names)}{choices(names, 'openvse list parts')}"
@@ -185,11 +182,9 @@ def _type(hint: Any) -> str:
     """Return the type of an option as text. For a part inside a part, it lists the names of the part's kind."""
     from openvse.assembly.parts import part_inside
 
-    inside = part_inside(hint)
-    if inside is not None:
+    if (inside := part_inside(hint)) is not None:
         return f"one of {inside[0].names()}" + (" or None" if type(None) in get_args(hint) else "")
-    named = isinstance(hint, type) and not get_args(hint)
-    text = hint.__name__ if named else str(hint)
+    text = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
     return text.replace("Literal", "one of ").replace("typing.", "").replace("collections.abc.", "")
 
 

@@ -96,15 +96,13 @@ def check_stores(recipe: RunRecipe, corpus: Corpus, image: ImageEncoder | None, 
 
 
 def _stated_features(recipe: RunRecipe, encoder: ImageEncoder, corpus: Corpus) -> FeatureSource | None:
-    where = recipe.data.features
-    return (
-        own_features(corpus, encoder.backbone) if where in (None, AUTO) else open_store(Path(where), encoder)
-    )
+    if (where := recipe.data.features) in (None, AUTO):
+        return own_features(corpus, encoder.backbone)
+    return open_store(Path(where), encoder)
 
 
 def _stated_states(recipe: RunRecipe, encoder: TextEncoder) -> FeatureStore | None:
-    where = recipe.data.text_features
-    if where in (None, AUTO):
+    if (where := recipe.data.text_features) in (None, AUTO):
         return None
     if not states_can_be_stored(encoder):
         raise RecipeError(
@@ -161,8 +159,7 @@ def count_words(
     encoder: TextEncoder, sentences: Sequence[str], inputs: RunInputs, called: str
 ) -> Coverage | None:
     """Count how many words of the training sentences a new text encoder knows, and tell the watcher of the run."""
-    coverage = encoder.coverage(sentences)
-    if coverage is not None:
+    if (coverage := encoder.coverage(sentences)) is not None:
         inputs.watcher.note(coverage.describe(called))
     return coverage
 

@@ -220,8 +220,7 @@ class RunRecords:
 
     def curves(self, epoch: int | None) -> Mapping[str, Sequence[float]]:
         """Return the learned curves after an epoch, or the last ones if that epoch has none."""
-        there = self.of("curves")
-        if not there:
+        if not (there := self.of("curves")):
             return {}
         of_epoch = next((record for record in there if record["epoch"] == epoch), there[-1])
         return {
@@ -248,8 +247,7 @@ def read_records(path: Path) -> RunRecords:
             f"{path.parent} has no {METRICS} that can be read ({error.strerror}), and its training left no other "
             f"record: name a run that has trained, or its best/ for a report on the model alone"
         ) from error
-    records = [*_records(lines)]
-    if not records:
+    if not (records := [*_records(lines)]):
         raise OpenVSEError(
             f"{path} holds no record, because no step finished or the file is damaged: name another run"
         )

@@ -1,7 +1,5 @@
 """The task of answering questions about images: its model, batches, training and metrics."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from openvse.lazy import lazy_names

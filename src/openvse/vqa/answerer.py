@@ -66,8 +66,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "Q D"]) -> Float[Tensor, "Q D"]:
         """Transform the vector of each item."""
-        update = self.outer(self.inner(x).relu())
-        normed: Tensor = self.norm(x + self.dropout(update))
+        normed: Tensor = self.norm(x + self.dropout(self.outer(self.inner(x).relu())))
         return normed
 
 
@@ -274,8 +273,7 @@ def _not_empty(questions: Sequence[str]) -> list[str]:
     """Return the questions that are not empty, and log how many are. Raise DataError if all are."""
     if not questions:
         raise DataError("there is no question: give at least one")
-    asked = [question for question in questions if question.strip()]
-    if not asked:
+    if not (asked := [question for question in questions if question.strip()]):
         raise DataError("every question is empty: ask something, such as 'how many chairs are there?'")
     if len(asked) < len(questions):
         empty = len(questions) - len(asked)

@@ -229,8 +229,7 @@ def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared
         drawn = one.replicates(resamples=request.resamples, seed=request.seed)
         line = seen_in_training(model.provenance, asked.as_corpus()).describe(source)
         queries = {"questions": one.columns["accuracy"]}
-        warnings = (line,) if line else ()
-        measured = one.means(), drawn, queries, warnings, one.predictions
+        measured = one.means(), drawn, queries, (line,) if line else (), one.predictions
         runs.append(MeasuredRun(source, model.fingerprint, *measured))
         questions = questions or one.questions
     assert questions is not None

@@ -37,6 +37,12 @@ WHOLE = [0.0, 0.0, 1.0, 1.0]
 BOXES_SHOWN = 5
 """The largest number of outlined regions. They overlap, and regions with small weights say little."""
 
+_NOTE = "Each answer has its own probability. They need not add up to 100 %."
+_OF_WEIGHTS = (
+    "Bright parts of the image and shaded words have the largest weights in the sums that make up the answer. Where "
+    "all are alike, attention is even. Each part has already read the question and the other parts: its weight says "
+    "where the model took the answer from, not why."
+)
 _LEGEND = """<div class="legend" role="img" aria-label="the scale of weights">
 <div class="scales"><span class="of-cells"></span><span class="of-words"></span></div>
 <div class="ticks">
@@ -108,21 +114,10 @@ def answer_page(image: Path, answered: Sequence[Explained]) -> str:
         f".photo {{ aspect-ratio: {shown.width} / {shown.height}; "
         f"background-image: url({image_uri(shown, quality=85)}); }}\n"
     )
-    sections = "\n".join(_section(one) for one in answered)
+    sections, note = "\n".join(map(_section, answered)), _NOTE
     if any(one.word_weights is not None for one in answered):
-        sections = f"{_LEGEND}\n{sections}"
-    return html_page(f"openvse ask: {image.name}", sections, note=_note(answered), style=style + photo)
-
-
-def _note(answered: Sequence[Explained]) -> str:
-    note = "Each answer has its own probability. They need not add up to 100 %."
-    if any(one.word_weights is not None for one in answered):
-        note += (
-            " Bright parts of the image and shaded words have the largest weights in the sums that make up the "
-            "answer. Where all are alike, attention is even. Each part has already read the question and the other "
-            "parts: its weight says where the model took the answer from, not why."
-        )
-    return note
+        sections, note = f"{_LEGEND}\n{sections}", f"{note} {_OF_WEIGHTS}"
+    return html_page(f"openvse ask: {image.name}", sections, note=note, style=style + photo)
 
 
 def _section(one: Explained) -> str:

@@ -238,8 +238,7 @@ def read_results(path: Path, questions: QuestionSet) -> tuple[str, ...]:
     answers: dict[str, str] = {}
     try:
         for entry in read_json(path, most=_MAX_BYTES):
-            number = str(entry["question_id"])
-            if number in answers:
+            if (number := str(entry["question_id"])) in answers:
                 raise DataError(f"{path}: question {number} is answered twice: answer it once")
             answers[number] = str(entry["answer"])
     except OSError as error:
@@ -260,6 +259,5 @@ def read_results(path: Path, questions: QuestionSet) -> tuple[str, ...]:
 
 
 def _number(question_id: str) -> int | str:
-    return (
-        int(question_id) if question_id.isdecimal() and str(int(question_id)) == question_id else question_id
-    )
+    is_number = question_id.isdecimal() and str(int(question_id)) == question_id
+    return int(question_id) if is_number else question_id

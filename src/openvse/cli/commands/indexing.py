@@ -290,9 +290,7 @@ def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
             **counts,
             "failed": failed,
             "kept": unreached,
-            "left_out": {
-                kind: [str(path) for path in paths] for kind, paths in report.left_out.files.items()
-            },
+            "left_out": {kind: [*map(str, paths)] for kind, paths in report.left_out.files.items()},
             "engine": {"name": name, "put": engine.put, "removed": engine.removed},
             "towers": list(update.towers.sides) if update.towers else [],
             "query_bank": bank,

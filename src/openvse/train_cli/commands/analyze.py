@@ -155,8 +155,7 @@ def hits(
     from openvse.analysis.hits import NAME, analyze_hits
 
     begin(out, NAME, overwrite=overwrite)
-    request = request_of(on, split, features)
-    embedded = embedded_by(models, device, request, images)
+    embedded = embedded_by(models, device, request_of(on, split, features), images)
     analysis = analyze_hits(embedded, count=count, pick=pick)
     finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
@@ -206,8 +205,7 @@ def views(
     from openvse.analysis.views import NAME, analyze_views
 
     begin(out, NAME, overwrite=overwrite)
-    request = request_of(on, split, features)
-    embedded = embedded_by(models, device, request, images)
+    embedded = embedded_by(models, device, request_of(on, split, features), images)
     finish(analyze_views(embedded), out, overwrite=overwrite, as_json=as_json)
 
 

@@ -47,8 +47,7 @@ def ask(
     if html is not None:
         refuse_there([html], "choose another --html, or delete it first")
     questions = [*map(whole_characters, questions)]
-    loaded = load_as(Answerer, model, device=device)
-    answered = explain(loaded, image, questions, top_k=top_k)
+    answered = explain(load_as(Answerer, model, device=device), image, questions, top_k=top_k)
     if as_json:
         replies = [
             {

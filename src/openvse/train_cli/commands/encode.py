@@ -106,9 +106,7 @@ def print_encoding(report: EncodingReport, *, as_json: bool) -> None:
             "kept": report.earlier,
             "unreadable": len(report.failed),
             "failed": [{"id": item, "reason": reason} for item, reason in report.failed],
-            "left_out": {
-                kind: [str(path) for path in paths] for kind, paths in report.left_out.files.items()
-            },
+            "left_out": {kind: [*map(str, paths)] for kind, paths in report.left_out.files.items()},
         }
         print_json("encode", result)
         return

@@ -207,10 +207,8 @@ def curve_text(calibration: Calibration) -> str:
     rows = []
     for precision in PRECISIONS:
         score = calibration.threshold(precision)
-        stated = (
-            ["out of reach", ""] if score is None else [f"{score:.4f}", percent(calibration.recall(score))]
-        )
-        rows.append([f"{precision:g}", *stated])
+        found = "" if score is None else percent(calibration.recall(score))
+        rows.append([f"{precision:g}", "out of reach" if score is None else f"{score:.4f}", found])
     table = Table(["precision", "score from", "relevant pairs found"], rows).to_markdown()
     return (
         f"\n## Calibration curve\n\nFitted to {data.num_pairs:,} relevant pairs of {data.name}.\n\n{table}\n\n"
