@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -374,7 +375,7 @@ def test_much_is_read_in_part_and_named(
     """Lines beyond a length, and a picture of more pieces than are read: each is named, and the rest is read."""
     seen: list[tuple[int, int]] = []
 
-    def boxes(_: RapidReader, pixels: np.ndarray) -> np.ndarray:
+    def boxes(_: RapidReader, pixels: np.ndarray, *, is_piece: bool = False) -> np.ndarray:
         seen.append(pixels.shape[:2])
         return np.array(
             [[[0, 20 * row], [2000, 20 * row], [2000, 20 * row + 4], [0, 20 * row + 4]] for row in range(50)]
@@ -414,15 +415,25 @@ def test_a_picture_within_the_bound_is_read_as_by_the_library() -> None:
 
 @pytest.mark.slow
 def test_small_print_of_a_large_picture_is_read_once() -> None:
-    """A sentence over all pieces of a panorama, and thin pictures, which the library would enlarge without a bound."""
-    image, reader = Image.new("RGB", (4000, 300), "white"), RapidReader(threads=1)
+    image, reader = Image.new("RGB", (2600, 160), "white"), RapidReader(threads=1)
     sentence = "alder birch cedar dogwood elm fir ginkgo hazel ironwood juniper katsura larch maple nutmeg oak poplar"
-    ImageDraw.Draw(image).text((60, 120), sentence, "black", ImageFont.load_default(60))
+    ImageDraw.Draw(image).text((40, 60), sentence, "black", ImageFont.load_default(36))
     (line,) = reader.read(image)
     assert line.text.split() == sentence.split()
-    assert (line.box[0][0], line.box[2][0]) == pytest.approx((0.01, 0.8), abs=0.1)
+    assert (line.box[0][0], line.box[2][0]) == pytest.approx((0.013, 0.67), abs=0.05)
+
+
+def test_thin_pictures_are_not_enlarged_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def engine(pixels: np.ndarray, **_: object) -> SimpleNamespace:
+        seen.append(pixels.shape[:2])
+        return SimpleNamespace(boxes=None)
+
+    monkeypatch.setattr(RapidReader, "_engine", property(lambda _: engine))
     for size in ((1, 2000), (2000, 1), (1, 4000)):
-        assert reader.read(Image.new("RGB", size)) == []
+        assert RapidReader().read(Image.new("RGB", size)) == []
+    assert len(seen) > 3 and all(height <= 8 * width and height >= 30 for height, width in seen)
 
 
 @pytest.mark.slow

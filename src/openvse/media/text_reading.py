@@ -127,10 +127,9 @@ class RapidReader:
         if len(pieces) > 1:
             corners = [np.array(piece[:2], np.float32) for piece in pieces]
             parts = (pixels[top:bottom, left:right] for left, top, right, bottom in pieces)
-            lines = _joined(self._boxes(part) + corner for part, corner in zip(parts, corners, strict=True))
-            large = [
-                box for box in boxes if 2 * sum(_shared(box, line) for line in lines) < _shared(box, box)
-            ]
+            found = (self._boxes(part, is_piece=True) for part in parts)
+            lines = _joined(boxes + corner for boxes, corner in zip(found, corners, strict=True))
+            large = [box for box in boxes if 2 * _shared(lines, box).sum() < _shared(box[None], box)[0]]
             down = sorted([*lines, *large], key=lambda box: (round(box[0, 1] / _ROW_PX), box[0, 0]))
             boxes = np.array(down, np.float32).reshape(-1, 4, 2)
         lengths = np.cumsum([max(sides := _sides(box)) / max(1.0, min(sides)) for box in boxes])
@@ -138,10 +137,14 @@ class RapidReader:
             self.note = f"only {count:,} of its {len(boxes):,} lines are read, as they are long"
         return self._lines(pixels, boxes[:count])
 
-    def _boxes(self, pixels: np.ndarray) -> np.ndarray:
-        """Return the corners of the lines in a picture, from the top down: float32 [lines, 4, 2]."""
-        height, width = pixels.shape[:2]  # RapidOCR enlarges thin pictures without a bound
-        missing = max(0, _LEAST_PX - height), max(0, max(_LEAST_PX, height // 8) - width)
+    def _boxes(self, pixels: np.ndarray, *, is_piece: bool = False) -> np.ndarray:
+        """Return the corners of the lines in a picture or piece, from the top down: float32 [lines, 4, 2].
+
+        RapidOCR enlarges a picture until its shorter side has 736 pixels, so thin ones get a margin first.
+        """
+        height, width = pixels.shape[:2]
+        least = max(_LEAST_PX, width // 2 * is_piece), max(_LEAST_PX, height // (2 if is_piece else 8))
+        missing = max(0, least[0] - height), max(0, least[1] - width)
         padded = np.pad(pixels, ((0, missing[0]), (0, missing[1]), (0, 0)))
         found = self._engine(padded, use_det=True, use_cls=False, use_rec=False).boxes
         return np.zeros((0, 4, 2), np.float32) if found is None else found
@@ -179,22 +182,28 @@ def pieces_of(width: int, height: int) -> list[tuple[int, int, int, int]]:
     return [(x, y, end_x, end_y) for y, end_y in along(height) for x, end_x in along(width)]
 
 
-def _joined(pieces: Iterable[np.ndarray]) -> list[np.ndarray]:
+def _joined(pieces: Iterable[np.ndarray]) -> np.ndarray:
     """Return the boxes of all pieces. Parts of a line in several pieces, which overlap there, are one box."""
     import cv2  # comes with rapidocr
 
-    lines: list[np.ndarray] = []
+    lines = np.zeros((0, 4, 2), np.float32)
     for boxes in pieces:
         new: list[np.ndarray] = []
         for box in boxes:
-            whole = box
-            for other in [each for each in lines if _shared(each, box)]:
-                both = cv2.boxPoints(cv2.minAreaRect(np.concatenate([whole, other])))  # clockwise
-                if min(_sides(both)) <= _THICKER * max(min(_sides(whole)), min(_sides(other))):
+            whole, parts = box, list[int]()
+            for place in np.flatnonzero(_shared(lines, box)):
+                both = cv2.boxPoints(cv2.minAreaRect(np.concatenate([whole, lines[place]])))  # clockwise
+                if min(_sides(both)) <= _THICKER * max(min(_sides(whole)), min(_sides(lines[place]))):
                     whole = np.roll(both, -int(both.sum(1).argmin()), 0)  # from the upper one on the left
-                    lines = [each for each in lines if each is not other]
-            (new if whole is box else lines).append(whole)
-        lines += new
+                    parts.append(place)
+            if parts:
+                lines[parts] = np.inf  # an empty rectangle
+                lines[parts[0]] = whole
+            else:
+                new.append(box)
+        lines = np.concatenate(
+            [lines[np.isfinite(lines[:, 0, 0])], np.array(new, np.float32).reshape(-1, 4, 2)]
+        )
     return lines
 
 
@@ -203,10 +212,10 @@ def _sides(box: np.ndarray) -> tuple[float, float]:
     return float(np.linalg.norm(box[0] - box[1])), float(np.linalg.norm(box[1] - box[2]))
 
 
-def _shared(one: np.ndarray, other: np.ndarray) -> float:
-    """Return the area that the upright rectangles around two boxes share."""
-    sides = np.minimum(one.max(0), other.max(0)) - np.maximum(one.min(0), other.min(0))
-    return float(np.prod(sides.clip(0)))
+def _shared(boxes: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the areas that the upright rectangles around boxes share with the one around another box."""
+    sides = np.minimum(boxes.max(1), other.max(0)) - np.maximum(boxes.min(1), other.min(0))
+    return np.asarray(sides.clip(0).prod(1))
 
 
 def open_reader(reader: str | TextReader, threads: int | None = None) -> TextReader | None:
