@@ -228,12 +228,22 @@ def choices(allowed: Sequence[str], command: str) -> str:
 
 
 def check_number(
-    name: str, given: Any, least: float, most: float = math.inf, *, whole: bool = False, above: bool = False
+    name: str,
+    given: Any,
+    least: float,
+    most: float = math.inf,
+    *,
+    whole: bool = False,
+    above: bool = False,
+    also: str = "",
 ) -> None:
-    """Raise DataError unless a setting is a finite number from ``least``, or ``above`` it, to ``most``."""
+    """Raise DataError, which names what is ``also`` allowed, unless a setting is finite and from ``least`` to ``most``.
+
+    ``above`` excludes ``least``.
+    """
     is_number = isinstance(given, Integral if whole else Real) and not isinstance(given, bool)
     if is_number and math.isfinite(given) and least <= given <= most and not (above and given == least):
         return
     low = "" if least == -math.inf else f" above {least:g}" if above else f" from {least:g}"
     high = "" if most == math.inf else f"{' and at most' if above else ' to'} {most:g}"
-    raise DataError(f"{name} is {given!r:.40}: give a {'whole ' * whole}number{low}{high}")
+    raise DataError(f"{name} is {given!r:.40}: give a {'whole ' * whole}number{low}{high}{also}")

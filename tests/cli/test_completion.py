@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from openvse.datasets import DATASETS
 from openvse.errors import choices, nearest
 from openvse.tasks.front import registries
 from openvse.train_cli.listing import DECIDED
@@ -53,7 +54,7 @@ def test_every_part_can_be_shown(invoke) -> None:
     for name in sorted({name for registry in registries() for name in registry}):
         result = invoke("list", "parts", name)
         assert result.exit_code == 0, result.output
-        assert not any(f"  {key}: " in result.stdout for key in DECIDED)
+        assert name in DATASETS or not any(f"  {key}: " in result.stdout for key in DECIDED)
 
 
 COMPLETED = {

@@ -208,7 +208,7 @@ def test_data_of_ones_own_are_opened_and_counted(tmp_path):
     findings = check_data(table, quick=True)
     counted, enough, *others = texts(findings, "ok")
     assert counted == "1 items, 1 captions; splits 1 / 0 / 0, in no split 0"
-    assert enough.startswith("images for training: 1:")
+    assert enough.startswith("1 images for training")
     assert others == [
         "leakage: no two splits share a file",
         "no two images have the same caption",

@@ -165,7 +165,9 @@ def test_the_text_follows_changes(model: Painter, reader: FakeReader, photos: Pa
     (photos / "red.png").rename(photos / "moved.png")
     shutil.copy(photos / "green.png", photos / "copy.png")
     paint(photos / "green.png", "white")
-    (photos / "deeper" / "white.png").unlink()
+    (photos / "deeper" / "white.png").rename(
+        photos / "deeper" / "white.txt"
+    )  # a folder that is empty keeps its items
     report = update(model, photos, out, reader).text
     assert report is not None and (report.read, report.with_text) == (1, 3)
     assert reader.read_colours == ["white"]

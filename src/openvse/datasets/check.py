@@ -98,8 +98,8 @@ def _enough(corpus: Corpus) -> Finding:
     """Compare the number of training images with the number from which the recipe ``folder`` trains networks."""
     count = corpus.split_labels().count("train")
     least = max(phase.get("least_images", 0) for phase in read_recipe("folder")["training"]["phases"])
-    what = "trains networks" if count >= least else "takes only the closed form of its start"
-    text = f"images for training: {count:,}: the recipe folder {what} (it trains with {least:,} or more, least_images)"
+    what = "trains" if count >= least else "only solves its closed form"
+    text = f"{count:,} images for training, with which the recipe folder {what}: it trains with {least:,} or more"
     return Finding("ok", text)
 
 

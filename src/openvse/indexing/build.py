@@ -191,7 +191,7 @@ def _check_allowed(model: ImageEmbedder, folders: Sequence[Path], seconds: float
 def check_seconds(seconds: float | None) -> None:
     """Raise DataError unless clips may be cut into segments of this length. 0 keeps them whole."""
     if seconds is not None and (seconds or isinstance(seconds, bool)):
-        check_number("segment_seconds, where 0 keeps clips whole,", seconds, _SHORTEST, _LONGEST)
+        check_number("segment_seconds", seconds, _SHORTEST, _LONGEST, also=", or 0 for whole clips")
 
 
 def _plan(asked: _Run, folders: Sequence[Path], holds: Held) -> tuple[tuple[Root, ...], bool]:
