@@ -235,7 +235,8 @@ def apply_override(tree: Mapping[str, Any], path: str, value: Any) -> dict[str, 
             raise RecipeError(
                 f"override {path}: {'.'.join(parents[: depth + 1])} is {child!r} and has no keys: give its own value"
             )
-        node[place] = node = child
+        node[place] = child
+        node = child
     node[_place(node, last, path)] = value
     return changed
 
