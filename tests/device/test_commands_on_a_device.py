@@ -20,6 +20,9 @@ from tests.leaf_commands import leaf_commands
 
 pytestmark = pytest.mark.medium
 
+SMALL = "image.encoder={name: resnet, blocks: [1, 1, 1, 1], stem_dim: 2, inner_dim: 2, image_size: 32, fine_tune: false}"
+"""An encoder of few weights, each of which an emulated device takes long to move and to compare."""
+
 ONE = "training.phases=[{epochs: 1}]"
 ON = ("--on", "{album}", "--split", "validation")
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -29,7 +32,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "analyze hits": ("analyze", "hits", "{run}", *ON, "--out", "{out}"),
     "analyze views": ("analyze", "views", "{views}", *ON, "--out", "{out}"),
     "ask": ("ask", "{answers}/best", "{album}/00.png", "what colour is it"),
-    "blend": ("blend", "{run}/best", "{other}/best", "--on", "{album}", "--out", "{out}"),
+    "blend": (
+        *("blend", "{run}/best", "{other}/best", "--on", "{album}", "--out", "{out}"),
+        *("--features", "{run}/features"),
+    ),
     "compare": ("compare", "{run}", "--on", "{album}"),
     "encode": ("encode", "{run}/best", "{album}", "--out", "{out}"),
     "evaluate": ("evaluate", "{run}", *ON),
@@ -70,9 +76,9 @@ def write_places(root: Path) -> dict[str, Path]:
     answers.write_text(yaml.safe_dump(answering_recipe(write_pictured_questions(places["questions"]))))
     views = ("image.aggregator={name: pie_net, num_embeddings: 2}", "image.encoder.global_vector=mean")
     for words in (
-        ("train", recipe, "--out", places["run"]),
-        ("train", recipe, ONE, "--start", places["run"], "--out", places["other"]),
-        ("train", recipe, ONE, *views, "--out", places["views"]),
+        ("train", recipe, ONE, SMALL, "--out", places["run"]),
+        ("train", recipe, ONE, SMALL, "--start", places["run"], "--out", places["other"]),
+        ("train", recipe, ONE, SMALL, *views, "--out", places["views"]),
         ("train", answers, ONE, "--out", places["answers"]),
         ("index", places["run"] / "best", places["album"], "--out", places["index"]),
     ):
