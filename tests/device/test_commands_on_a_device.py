@@ -20,7 +20,10 @@ from tests.leaf_commands import leaf_commands
 
 pytestmark = pytest.mark.medium
 
-SMALL = "image.encoder={name: resnet, blocks: [1, 1, 1, 1], stem_dim: 2, inner_dim: 2, image_size: 32, fine_tune: false}"
+SMALL = (
+    "image.encoder={name: resnet, blocks: [1, 1, 1, 1], stem_dim: 2, inner_dim: 2, image_size: 32, "
+    "fine_tune: false}"
+)
 """An encoder of few weights, each of which an emulated device takes long to move and to compare."""
 
 ONE = "training.phases=[{epochs: 1}]"
