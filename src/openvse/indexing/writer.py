@@ -166,8 +166,6 @@ class IndexWriter:
         self._folder, self._name = self._index.path, UNFINISHED if replace else MANIFEST
         self._manifest = IndexManifest(
             model=model,
-            root="",
-            count=0,
             num_embeddings=0,
             dim=0,
             dtype=dtype or "float32",
