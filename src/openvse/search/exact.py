@@ -35,10 +35,8 @@ class ArrayComparison:
 
     def __call__(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
         """Score all pairs in the precision of the items."""
-        asked = ArraySet(queries.vectors.astype(items.dtype), queries.mask)
-        if self.swapped:
-            return score_sets(asked, ArraySet.full(items), self.kind).T
-        return score_sets(ArraySet.full(items), asked, self.kind)
+        held, asked = ArraySet.full(items), ArraySet(queries.vectors.astype(items.dtype), queries.mask)
+        return score_sets(asked, held, self.kind).T if self.swapped else score_sets(held, asked, self.kind)
 
 
 @dataclass(frozen=True)
