@@ -88,29 +88,41 @@ def stops_wait() -> Iterator[None]:
     Some libraries break if an exception comes at any line. ``torch.save``, for one, swallows it at one line (a bare
     ``except`` of ``copyreg``) and ends the process at others (in C++ code that closes the file).
     """
-    if threading.current_thread() is not threading.main_thread():  # signals raise in the main thread only
-        yield
-        return
     came: list[int] = []
     ended = False
+    handlers = {each: handler for each in STOPS if callable(handler := signal.getsignal(each))}
 
     def wait(number: int, frame: FrameType | None) -> None:
         if ended:  # a signal while the handlers are put back
             handlers[signal.Signals(number)](number, frame)
         came.append(number)
 
-    present = {each: signal.getsignal(each) for each in STOPS}
-    handlers = {each: handler for each, handler in present.items() if callable(handler)}
     try:
-        for each in handlers:
-            signal.signal(each, wait)
-        yield
+        with stops_handled(wait, callable):
+            try:
+                yield
+            finally:
+                ended = True
     finally:
-        ended = True
-        for each, handler in handlers.items():
-            signal.signal(each, handler)
         if came:
             signal.raise_signal(came[0])
+
+
+@contextmanager
+def stops_handled(
+    handle: Callable[[int, FrameType | None], None], wanted: Callable[[Any], bool]
+) -> Iterator[None]:
+    """Let a function handle, in the block, each of ``STOPS`` whose present handler is ``wanted``."""
+    is_main = threading.current_thread() is threading.main_thread()  # Python only allows handlers there
+    present = {each: signal.getsignal(each) for each in STOPS if is_main}
+    replaced = {each: handler for each, handler in present.items() if wanted(handler)}
+    try:
+        for each in replaced:
+            signal.signal(each, handle)
+        yield
+    finally:
+        for each, handler in replaced.items():
+            signal.signal(each, handler)
 
 
 @contextmanager

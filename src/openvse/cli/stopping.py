@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from openvse.files import STOPS
-
-SIGNALS = STOPS - {signal.SIGINT}  # Python itself raises KeyboardInterrupt for SIGINT
+from openvse.files import stops_handled
 
 
 class Stopped(KeyboardInterrupt):
@@ -24,14 +21,11 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise ``Stopped`` while the block runs.
+    """Let SIGTERM and SIGHUP raise ``Stopped`` while the block runs. For SIGINT Python raises KeyboardInterrupt.
 
     A signal that the process ignored from its start (``nohup``) stays ignored. Processes that are forked inside the
     block, such as the workers of a data loader, end at once, as they would without it.
     """
-    if threading.current_thread() is not threading.main_thread():  # Python only allows handlers there
-        yield
-        return
     owner = os.getpid()
 
     def stop(number: int, _: FrameType | None) -> None:
@@ -40,16 +34,8 @@ def stoppable() -> Iterator[None]:
             os.kill(os.getpid(), number)
         raise Stopped(number)
 
-    before = {each: signal.getsignal(each) for each in SIGNALS}
-    for each, handler in before.items():
-        if handler == signal.SIG_DFL:
-            signal.signal(each, stop)
-    try:
+    with stops_handled(stop, lambda handler: handler == signal.SIG_DFL):
         yield
-    finally:
-        for each, handler in before.items():
-            if handler == signal.SIG_DFL:
-                signal.signal(each, handler)
 
 
 @contextmanager

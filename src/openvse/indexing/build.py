@@ -481,7 +481,7 @@ class _Run:
             compacted=compacted,
             metadata_problems=metadata_problems,
             holds=self._holds,
-            segments=index.database.count_segments(),
+            segments=index.database.count(segments=True),
         )
 
 

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -202,7 +202,7 @@ class Database:
                 self._connection.execute("ROLLBACK")
             raise
 
-    def read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[object, ...]]:
+    def read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a query. Values are bound, never pasted."""
         with self._errors():
             return self._connection.execute(sql, values).fetchall()
@@ -236,26 +236,21 @@ class Database:
 
     def roots(self) -> tuple[Root, ...]:
         """Return the roots in their order."""
-        rows: Any = self.read("SELECT root, path, label FROM roots ORDER BY root")
-        return tuple(Root(*row) for row in rows)
+        return tuple(Root(*row) for row in self.read("SELECT root, path, label FROM roots ORDER BY root"))
 
     def vector_files(self) -> list[VectorFile]:
         """Return the files of embeddings in their order."""
-        rows: Any = self.read("SELECT segment, file, rows FROM segments ORDER BY segment")
-        return [VectorFile(*row) for row in rows]
+        sql = "SELECT segment, file, rows FROM segments ORDER BY segment"
+        return [VectorFile(*row) for row in self.read(sql)]
 
     def setting(self, name: str, default: str = "") -> str:
         """Return the last value noted under a name."""
         rows = self.read("SELECT value FROM settings WHERE name = ?", (name,))
         return str(rows[0][0]) if rows else default
 
-    def count(self) -> int:
-        """Return the number of items."""
-        return int(str(self.read("SELECT COUNT(*) FROM items")[0][0]))
-
-    def count_segments(self) -> int:
-        """Return the number of items that are segments of clips."""
-        return int(str(self.read(f"SELECT COUNT(*) FROM items WHERE {_IS_SEGMENT}")[0][0]))
+    def count(self, *, segments: bool = False) -> int:
+        """Return the number of items, or of those that are segments of clips."""
+        return int(self.read(f"SELECT COUNT(*) FROM items WHERE {_IS_SEGMENT if segments else 1}")[0][0])
 
     def begins(self, start: str) -> bool:
         """Return whether the id of an item begins so."""
@@ -269,7 +264,7 @@ class Database:
     def same_content(self, size: int, content: bytes) -> list[tuple[str, int, int]]:
         """Return id, file and row of all items whose files have this size and content."""
         sql = "SELECT id, segment, row FROM items WHERE size = ? AND content = ? ORDER BY id"
-        return [(str(row[0]), int(str(row[1])), int(str(row[2]))) for row in self.read(sql, (size, content))]
+        return [(name, file, row) for name, file, row in self.read(sql, (size, content))]
 
     def later_copies(self, item_id: str) -> set[str]:
         """Return the ids of the items of the same content that later runs embedded or recognised."""
@@ -294,7 +289,7 @@ class Database:
     def known(self, parts: Iterable[str], table: WordTable = "words") -> dict[str, int]:
         """Return those parts of words that a table has, each with the number of its items."""
         sql = f"SELECT term, doc FROM {table}_count WHERE term IN (SELECT value FROM json_each(?))"
-        return {str(row[0]): int(str(row[1])) for row in self.read(sql, (json.dumps(sorted(set(parts))),))}
+        return dict(self.read(sql, (json.dumps(sorted(set(parts))),)))
 
     def having(self, parts: Sequence[str], most: int, table: WordTable = "words") -> Int[np.ndarray, "_"]:
         """Return the keys of the first ``most`` items (-1 for all) with the parts of a word beside each other."""
@@ -409,13 +404,16 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
 
 def add_functions(connection: sqlite3.Connection) -> None:
     """Give a connection the functions that conditions and words need."""
-    connection.create_function("words_of", 2, words_of, deterministic=True)
-    connection.create_function("words_in", 1, words_in, deterministic=True)
-    connection.create_function("folded", 2, _folded, deterministic=True)
-    connection.create_function("values_of", 2, _values_of, deterministic=True)
-    connection.create_function("taken_at", -1, taken_at, deterministic=True)
-    connection.create_function("number_in", 1, number_in, deterministic=True)
-    connection.create_function("metres_between", 4, metres_between, deterministic=True)
+    functions: dict[Callable[..., str | bytes | float | None], int] = {
+        words_of: 2,
+        words_in: 1,
+        _folded: 2,
+        _values_of: 2,
+    }
+    functions |= {taken_at: -1, number_in: 1, metres_between: 4}
+    for function, arguments in functions.items():
+        name = function.__name__.removeprefix("_")
+        connection.create_function(name, arguments, function, deterministic=True)
 
 
 def add_readings(connection: sqlite3.Connection) -> None:

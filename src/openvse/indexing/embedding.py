@@ -127,9 +127,8 @@ class KnownContent:
             return [], facts
         if (content := content_hash(candidate.path, item.size)) is None:
             return [], facts
-        sound = [
-            row for row in self._database.same_content(item.size, content) if row[0] not in self._damaged
-        ]
+        same = self._database.same_content(item.size, content)
+        sound = [row for row in same if row[0] not in self._damaged]
         rows: list[tuple[Entry, ItemVectors]] = []
         for name, number, row in same_segments(sound, item.id, candidate.seconds):
             if number not in self._files:
@@ -153,17 +152,14 @@ class _Looked:
     facts: FileFacts = field(default_factory=FileFacts)
 
 
+@dataclass
 class Embedder:
     """Embeds candidates batch by batch, and decodes the next ones meanwhile."""
 
-    def __init__(
-        self,
-        model: ImageEmbedder,
-        batch_size: int,
-        stored: Any = None,
-        known: KnownContent | None = None,
-    ) -> None:
-        self._model, self._batch_size, self._stored, self._known = model, batch_size, stored, known
+    _model: ImageEmbedder
+    _batch_size: int
+    _stored: Any = None
+    _known: KnownContent | None = None
 
     def embed(
         self, candidates: Sequence[Candidate], sharing: Sharing | None = None
@@ -338,14 +334,12 @@ def rewritten_items(index: FoundIndex, roots: Sequence[Root]) -> set[str]:
     sql = "SELECT id, size, content FROM items WHERE root = ? AND content IS NOT NULL AND kind != 'sentence'"
     for root in roots:
         for rows in in_batches(index.database.read(sql, (root.number,)), _FILES):
-            paths = [Path(root.path, root.name_of(file_of(str(row[0])))) for row in rows]
+            names, sizes, before = zip(*rows, strict=True)
+            paths = [Path(root.path, root.name_of(file_of(name))) for name in names]
             with ThreadPoolExecutor(DECODERS) as pool:
-                contents = pool.map(content_hash, paths, [int(str(row[1])) for row in rows])
-            rewritten |= {
-                str(row[0])
-                for row, content in zip(rows, contents, strict=True)
-                if content not in (None, row[2])
-            }
+                contents = pool.map(content_hash, paths, sizes)
+            compared = zip(names, before, contents, strict=True)
+            rewritten |= {name for name, was, content in compared if content not in (None, was)}
     return rewritten
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
@@ -38,6 +38,7 @@ _ATTEMPTS = 5
 _KEYS_AN_ITEM = 4  # more are searched for: a place for each would take too much memory
 
 
+@dataclass(eq=False, repr=False)
 class Index:
     """Embeddings of images or sentences, memory-mapped. ``build_index`` makes them.
 
@@ -55,25 +56,17 @@ class Index:
         >>> len(index), index.items[0].id  # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        path: Path,
-        manifest: IndexManifest,
-        roots: Sequence[Root],
-        table: ItemTable,
-        vector_files: Sequence[MappedVectors],
-        database: Database,
-        *,
-        is_complete: bool = True,
-    ) -> None:
-        self.path = path
-        self.manifest = manifest
-        self.roots = tuple(roots)
-        self.table = table
-        self.vector_files = tuple(vector_files)
-        self.is_complete = is_complete
-        self._root_of = {root.number: root for root in roots}
-        self._database, self._reading = database, RLock()
+    path: Path
+    manifest: IndexManifest
+    roots: tuple[Root, ...]
+    table: ItemTable
+    vector_files: tuple[MappedVectors, ...]
+    _database: Database
+    is_complete: bool = True
+
+    def __post_init__(self) -> None:
+        self._root_of = {root.number: root for root in self.roots}
+        self._reading = RLock()
 
     if not TYPE_CHECKING:  # which would take any name for an attribute
 
@@ -105,12 +98,10 @@ class Index:
                 # A writer may have replaced files between our looks at the manifest, the database and the files.
                 if attempt == _ATTEMPTS:
                     raise
+        size = sum(file.vectors.nbytes for file in index.vector_files)
         if check:
             index.check()
-        elif (
-            sum(file.vectors.nbytes for file in index.vector_files) <= SMALL_BYTES
-            and len(index) <= SMALL_COUNT
-        ):
+        elif size <= SMALL_BYTES and len(index) <= SMALL_COUNT:
             index.compare()
         return index
 
@@ -133,7 +124,7 @@ class Index:
             unfinished = database.setting("unfinished")
             mapped = _map_files(folder, manifest, table, files)
         manifest = replace(manifest, root=roots[0].path if roots else "", count=len(table.ids))
-        return cls(folder, manifest, roots, table, mapped, database, is_complete=not unfinished)
+        return cls(folder, manifest, roots, table, tuple(mapped), database, not unfinished)
 
     def __len__(self) -> int:
         return len(self.table.ids)
@@ -157,11 +148,10 @@ class Index:
         They are mapped into memory if they have this order in one file, as after a first indexing. Otherwise they are
         copied into memory. A search reads the files instead.
         """
-        if len(self.vector_files) == 1 and np.array_equal(
-            self.vector_files[0].positions, np.arange(len(self))
-        ):
+        every = np.arange(len(self))
+        if len(self.vector_files) == 1 and np.array_equal(self.vector_files[0].positions, every):
             return self.vector_files[0].vectors
-        return self.gather(np.arange(len(self)))
+        return self.gather(every)
 
     def gather(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
         """Return a copy of the embeddings of some items."""

@@ -96,7 +96,7 @@ def _copy(index: FoundIndex, opened: ExitStack) -> None:
     for start in range(0, len(table.ids), _ROWS):
         stop = min(start + _ROWS, len(table.ids))
         if not written or written[-1].is_full:
-            written.append(VectorWriter(index.folder, *shape, manifest.dtype))
+            written.append(VectorWriter(index.folder, manifest))
             opened.callback(written[-1].close)
         block = np.empty((stop - start, *shape), np.dtype(manifest.dtype))
         here = table.files[start:stop]
@@ -134,10 +134,9 @@ def damaged_items(index: FoundIndex, *, check: bool = False) -> set[str]:
         if not thorough:
             continue
         sql = "SELECT id, modified_ns, size, row, checksum FROM items WHERE segment = ?"
-        for item_id, modified_ns, bytes_, row, checksum in database.read(sql, (file.number,)):
-            item = Item(str(item_id), int(str(modified_ns)), int(str(bytes_)))
-            place = int(str(row))
-            if place >= len(vectors) or row_checksum(item, vectors[place]) != checksum:
+        for *facts, row, checksum in database.read(sql, (file.number,)):
+            item = Item(*facts)
+            if row >= len(vectors) or row_checksum(item, vectors[row]) != checksum:
                 damaged.add(item.id)
     lost = "SELECT id FROM items WHERE segment NOT IN (SELECT segment FROM segments)"
     return damaged | {str(row[0]) for row in database.read(lost)}

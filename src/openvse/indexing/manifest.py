@@ -55,8 +55,6 @@ class IndexManifest:
     """
 
     model: str
-    root: str
-    count: int
     num_embeddings: int
     dim: int
     dtype: VectorDtype
@@ -66,6 +64,8 @@ class IndexManifest:
     holds: Held = "images"
     engine: dict[str, str] | None = None
     gaussians: bool = False
+    root: str = ""
+    count: int = 0
 
     def write(self, folder: Path, name: str = MANIFEST) -> None:
         """Make this the manifest of the folder, by rename."""

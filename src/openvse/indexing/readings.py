@@ -89,7 +89,7 @@ def read_texts(
             return None
         folders = {root.number: root for root in index.roots}
         unread = [
-            (int(str(key)), Path(folders[int(str(root))].path, folders[int(str(root))].name_of(str(item_id))))
+            (key, Path(folders[root].path, folders[root].name_of(item_id)))
             for key, root, item_id in database.read(_LACKING)
         ]
         return _read(database, reader, unread, progress)
@@ -102,7 +102,7 @@ def _read(
     progress: Callable[[WorkProgress], None] | None,
 ) -> TextReport:
     ((before,),) = database.read("SELECT COUNT(*) FROM readings")
-    pace = Pace(int(str(before)) + len(unread), progress, before=int(str(before)))
+    pace = Pace(before + len(unread), progress, before=before)
     failed: list[tuple[Path, str]] = []
     pending: list[tuple[int, str | None]] = []
     read = longer = 0
@@ -138,4 +138,4 @@ def _read(
         if longer:
             _logger.warning("%s file(s) have more pages: only the text of page 1 is read", f"{longer:,}")
     ((with_text,),) = database.read("SELECT COUNT(*) FROM readings WHERE lines != '[]'")
-    return TextReport(reader.name, read, int(str(with_text)), failed)
+    return TextReport(reader.name, read, with_text, failed)

@@ -241,7 +241,7 @@ def compare(
                 changes.resumed += 0 < first_unfinished <= before[4]
                 continue
             items = items_of(before)
-            if damaged.isdisjoint(items) and _is_cut_so(before, _length(entry, listing, seconds)):
+            if damaged.isdisjoint(items) and are_cut(before[5] or (), _length(entry, listing, seconds)):
                 changes.unchanged += len(items)
                 changes.resumed += len(items) if 0 < first_unfinished <= before[4] else 0
                 continue
@@ -284,13 +284,6 @@ def _candidate(entry: Listed, listing: RootListing, before: HeldFile | None, sec
 def _length(entry: Listed, listing: RootListing, seconds: float) -> float:
     """Return the length of the segments of an entry, or 0 if it is not cut."""
     return seconds if seconds and _kind(entry[4], listing.holds) == "clip" else 0.0
-
-
-def _is_cut_so(before: HeldFile, seconds: float) -> bool:
-    """Return whether an index holds a file in segments of this length, or whole if it is 0."""
-    if before[5] is None:
-        return not seconds
-    return bool(seconds) and are_cut(before[5], seconds)
 
 
 def _below(path: Path, root: str) -> str:
@@ -433,18 +426,16 @@ def new_metadata(
         return None
     if not state:
         return Metadata()
+    file, fault = folder / METADATA, ""
     if state == _UNREAD:
-        return Metadata(
-            state, {}, (f"{escaped(folder / METADATA)}: it is no file that can be read, and says nothing",)
-        )
-    if (
-        not (folder / METADATA).resolve().is_relative_to(folder.resolve())
-    ):  # it could show any text of this machine
-        outside = "it leads to a file outside the folder, and is not read: copy the file into the folder"
-        return Metadata(state, {}, (f"{escaped(folder / METADATA)}: {outside}",))
+        fault = "it is no file that can be read, and says nothing"
+    elif not file.resolve().is_relative_to(folder.resolve()):  # it could show any text of this machine
+        fault = "it leads to a file outside the folder, and is not read: copy the file into the folder"
+    if fault:
+        return Metadata(state, {}, (f"{escaped(file)}: {fault}",))
     joined: dict[str, dict[str, object]] = {}
     bad: list[str] = []
-    for number, entry in _json_lines(folder / METADATA):
+    for number, entry in _json_lines(file):
         if key := _naming(entry):
             joined.setdefault(str(entry[key]), {}).update(entry)
         else:
@@ -460,7 +451,7 @@ def new_metadata(
     problems += [line for key in _DATES if (line := _dated(key, lines.values()))]
     problems += _called_as_facts(lines.values())
     written = {name: _as_json(entry) for name, entry in lines.items()}
-    return Metadata(state, written, tuple(f"{escaped(folder / METADATA)}: {each}" for each in problems))
+    return Metadata(state, written, tuple(f"{escaped(file)}: {each}" for each in problems))
 
 
 def iso_date(value: object) -> str | None:
@@ -597,12 +588,10 @@ def note_metadata(database: Database, root: Root, stated: Metadata, run: int, al
     changed = []
     for key, item_id, metadata, header, of_run in database.read(sql, (root.number,)):
         own = metadata if header == ONLY_HEADER else header
-        now, before = described(
-            None if own is None else str(own), stated.lines.get(file_of(root.name_of(str(item_id))))
-        )
+        now, before = described(own, stated.lines.get(file_of(root.name_of(item_id))))
         if now != metadata:
-            changed.append((now, None if header is None else before, int(str(key))))
-            altered.update({int(str(key))} if int(str(of_run)) < run else ())
+            changed.append((now, None if header is None else before, key))
+            altered.update({key} if of_run < run else ())
     database.describe(changed)
     database.set(_metadata_setting(root.number), stated.state)
 

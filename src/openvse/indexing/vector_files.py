@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.indexing.database import VectorFile, encode_id
-from openvse.indexing.manifest import IndexManifest, Item, VectorDtype
+from openvse.indexing.manifest import IndexManifest, Item
 
 FILE_BYTES = 1 << 28
 """A file of this size is full. Further embeddings go into the next one."""
@@ -65,25 +66,16 @@ def finite_rows(vectors: Float[np.ndarray, "count K D"]) -> Int[np.ndarray, "n"]
 
 
 class VectorWriter:
-    """Appends embeddings to a file, after its valid rows. Without a name it begins a new one."""
+    """Appends embeddings to a file, after its valid rows, or to a new one."""
 
-    def __init__(
-        self,
-        folder: Path,
-        num_embeddings: int,
-        dim: int,
-        dtype: VectorDtype,
-        *,
-        file: str | None = None,
-        rows: int = 0,
-    ) -> None:
-        self.path = folder / (file or f"vectors-{secrets.token_hex(4)}.npy")
-        self.rows = rows
-        self._row_shape, self._dtype = (num_embeddings, dim), np.dtype(dtype)
-        self._row_bytes = num_embeddings * dim * self._dtype.itemsize
+    def __init__(self, folder: Path, manifest: IndexManifest, file: VectorFile | None = None) -> None:
+        self.path = folder / (f"vectors-{secrets.token_hex(4)}.npy" if file is None else file.file)
+        self.rows = 0 if file is None else file.rows
+        self._row_shape, self._dtype = (manifest.num_embeddings, manifest.dim), np.dtype(manifest.dtype)
+        self._row_bytes = math.prod(self._row_shape) * self._dtype.itemsize
         self._file: BinaryIO = self.path.open("xb" if file is None else "r+b")
         self._offset = self._write_header()
-        self._file.seek(self._offset + rows * self._row_bytes)
+        self._file.seek(self._offset + self.rows * self._row_bytes)
 
     @property
     def is_full(self) -> bool:

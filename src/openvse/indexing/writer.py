@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from openvse.errors import IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
 from openvse.files import locked, made
-from openvse.indexing.database import Database, Entry, Root, VectorFile
+from openvse.indexing.database import Database, Entry, Root
 from openvse.indexing.manifest import (
     MANIFEST,
     UNFINISHED,
@@ -166,8 +166,6 @@ class IndexWriter:
         self._folder, self._name = self._index.path, UNFINISHED if replace else MANIFEST
         self._manifest = IndexManifest(
             model=model,
-            root="",
-            count=0,
             num_embeddings=0,
             dim=0,
             dtype=dtype or "float32",
@@ -293,28 +291,16 @@ class IndexWriter:
             self._file = self._number = None
         if self._file is None and not self._filled and self._database is not None:
             for file in self._database.vector_files()[-1:]:
-                if self._is_whole(file):
-                    self._file, self._number = self._open_file(file), file.number
+                with suppress(OSError, ValueError, EOFError):  # if rows are missing, no more may follow them
+                    map_vectors(self._folder, file, self._manifest)
+                    self._number = file.number
+                if self._number is not None:
+                    self._file = VectorWriter(self._folder, self._manifest, file)
         if self._file is None or self._file.is_full:
             if self._file is not None:
                 self._file.close()
-            self._file, self._number = self._open_file(), None
+            self._file, self._number = VectorWriter(self._folder, self._manifest), None
         return self._file
-
-    def _open_file(self, file: VectorFile | None = None) -> VectorWriter:
-        manifest = self._manifest
-        shape = manifest.num_embeddings, manifest.dim
-        if file is None:
-            return VectorWriter(self._folder, *shape, manifest.dtype)
-        return VectorWriter(self._folder, *shape, manifest.dtype, file=file.file, rows=file.rows)
-
-    def _is_whole(self, file: VectorFile) -> bool:
-        """Return whether a file has all its rows, so that more may follow them."""
-        try:
-            map_vectors(self._folder, file, self._manifest)
-        except (OSError, ValueError, EOFError):
-            return False
-        return True
 
     def _commit(self, *, finished: bool) -> None:
         """Put embeddings on the disk, and then name them, all at once."""

@@ -521,15 +521,9 @@ def _values_in(read: Read) -> list[tuple[str, str]]:
 def _database(items: Mapping[int, ItemFacts]) -> Iterator[Read]:
     """Yield a reader of a database in memory that holds items as an index's database does."""
     rows = [
-        (
-            key,
-            encode_id(each.path),
-            each.kind,
-            each.modified_ns,
-            each.size,
-            json.dumps(each.metadata) if each.metadata else None,
-        )
+        (key, encode_id(each.path), each.kind, each.modified_ns, each.size, noted)
         for key, each in items.items()
+        for noted in [json.dumps(each.metadata) if each.metadata else None]
     ]
     with closing(sqlite3.connect(":memory:")) as database:
         add_functions(database)

@@ -35,10 +35,8 @@ class ArrayComparison:
 
     def __call__(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
         """Score all pairs in the precision of the items."""
-        asked = ArraySet(queries.vectors.astype(items.dtype), queries.mask)
-        if self.swapped:
-            return score_sets(asked, ArraySet.full(items), self.kind).T
-        return score_sets(ArraySet.full(items), asked, self.kind)
+        held, asked = ArraySet.full(items), ArraySet(queries.vectors.astype(items.dtype), queries.mask)
+        return score_sets(asked, held, self.kind).T if self.swapped else score_sets(held, asked, self.kind)
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ class ExactSearch:
         if not len(queries):
             return np.empty((0, 0), np.float32), np.empty((0, 0), np.int64)
         mapped, copied, parts = self._plan(queries)
-        best = [np.empty((part.count, 0), np.int64) for part in parts]
+        best = [np.empty((len(part), 0), np.int64) for part in parts]
         for block in self._blocks(mapped, copied, allowed):
             for number, part in enumerate(parts):
                 best[number] = self._improved(best[number], block, part, top_k, less)
@@ -162,9 +160,9 @@ class ExactSearch:
         self, queries: EmbeddedQueries, vectors: Float[np.ndarray, "n K D"]
     ) -> Float[np.ndarray, "Q n"]:
         """Return the exact scores of some items, which do not depend on other scored items."""
-        return self._exact(vectors, _Part(queries))
+        return self._exact(vectors, queries)
 
-    def _plan(self, queries: EmbeddedQueries) -> tuple[int, int, list[_Part]]:
+    def _plan(self, queries: EmbeddedQueries) -> tuple[int, int, list[EmbeddedQueries]]:
         """Return the number of items in a block that is read in place, and in a copied one, and queries in batches."""
         num_embeddings, dim = self._files[0].vectors.shape[1:] if self._files else (1, 1)
         parts, is_simple = queries.parts, queries.weights is None
@@ -175,10 +173,9 @@ class ExactSearch:
         copied = max(1, self._block_values // max(num_embeddings * dim, of_scores))
         mapped = max(1, self._block_values // of_scores) if self.is_inner else copied
         if not is_simple:
-            return mapped, copied, [_Part(queries)]
+            return mapped, copied, [queries]
         starts = range(0, len(parts), together)
-        some = (EmbeddedQueries(parts[start : start + together], None) for start in starts)
-        return mapped, copied, [_Part(each) for each in some]
+        return mapped, copied, [EmbeddedQueries(parts[start : start + together], None) for start in starts]
 
     def _blocks(
         self, mapped: int, copied: int, allowed: Bool[np.ndarray, "count"] | None
@@ -210,7 +207,7 @@ class ExactSearch:
         self,
         best: Int[np.ndarray, "Q j"],
         block: _Block,
-        part: _Part,
+        part: EmbeddedQueries,
         top_k: int,
         less: Float[np.ndarray, "count"] | None,
     ) -> Int[np.ndarray, "Q k"]:
@@ -222,7 +219,7 @@ class ExactSearch:
         margin *= max(1.0, highest, -lowest) * part.scale
         if less is not None:
             scores = scores - less[block.positions, np.newaxis]
-        floor = np.full(part.count, -np.inf, np.float32)
+        floor = np.full(len(part), -np.inf, np.float32)
         if best.shape[1] == top_k:
             floor = unpack(best[:, -1:])[0][:, 0]
         places = promising(scores, floor - np.float32(margin), margin, top_k)
@@ -233,7 +230,7 @@ class ExactSearch:
         new = largest(pack(exact, positions.astype(np.int64)), top_k)
         return largest(np.concatenate([best, new], axis=1), top_k)
 
-    def _scores(self, block: _Block, part: _Part) -> tuple[Scores, float]:
+    def _scores(self, block: _Block, part: EmbeddedQueries) -> tuple[Scores, float]:
         """Return scores as the processor computes them, and a bound of their error."""
         margin, vectors = MARGIN, block.vectors
         if self.is_inner:
@@ -246,7 +243,7 @@ class ExactSearch:
             scores = part.weighted(self._compare(np.asarray(vectors, np.float32), part.parts))
         return (scores if block.chosen is None else scores[block.chosen]), margin
 
-    def _exact(self, vectors: Float[np.ndarray, "n K D"], part: _Part) -> Float[np.ndarray, "Q n"]:
+    def _exact(self, vectors: Float[np.ndarray, "n K D"], part: EmbeddedQueries) -> Float[np.ndarray, "Q n"]:
         """Return scores that do not depend on other scored items."""
         scores = self._compare(vectors.astype(np.float64), part.parts)
         return part.weighted(scores.astype(np.float64)).T.astype(np.float32)
@@ -266,26 +263,3 @@ class ExactSearch:
             f"the embedding of {name} in the index holds NaN or infinite numbers, so the images cannot be ranked: run "
             f"'openvse index' again"
         )
-
-
-class _Part:
-    """Queries that are scored together, and the joining of the parts of compound ones."""
-
-    def __init__(self, queries: EmbeddedQueries) -> None:
-        self.parts, self._weights = queries.parts, queries.weights
-        self.count = len(queries)
-        self.scale = 1.0
-        if self._weights is not None:
-            self.scale = max(1.0, float(np.abs(self._weights).sum(axis=1).max()))
-
-    @property
-    def flat(self) -> Float[np.ndarray, "M D"]:
-        """The embeddings of all queries. A masked one is replaced by another of its query, which changes no maximum."""
-        vectors, mask = self.parts.vectors, self.parts.mask
-        places = np.where(mask, np.arange(mask.shape[1]), mask.argmax(axis=1)[:, np.newaxis])
-        taken = np.take_along_axis(vectors, places[:, :, np.newaxis], axis=1)
-        return np.ascontiguousarray(taken.reshape(-1, vectors.shape[2]), np.float32)
-
-    def weighted(self, scores: Float[np.ndarray, "n P"]) -> Float[np.ndarray, "n Q"]:
-        """Join the scores of the parts."""
-        return scores if self._weights is None else scores @ self._weights.astype(scores.dtype).T

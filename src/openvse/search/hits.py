@@ -29,6 +29,11 @@ SAID = 0.95
 FILE_KEYS = ("file_name", "image", "path", "video", "split")
 """Keys of the users' metadata that name the file of a line or its place, and nothing of its content."""
 
+_WRITTEN = (
+    *("rank", "score", "probability", "fit", "title", "id", "path"),
+    *("start", "end", "by", "matched", "text", "alike"),
+)
+
 
 def title_of(metadata: Mapping[str, object]) -> str:
     """Return the best title in a user's metadata: a caption, a title or another text, or "" without one."""
@@ -103,22 +108,13 @@ class Hit:
 
     def to_json(self) -> dict[str, Any]:
         """Return the hit in its JSON form."""
-        return {
-            "rank": self.rank,
-            "score": self.score,
-            "probability": self.probability,
-            "fit": self.fit,
-            "title": self.title,
-            "id": self.id,
-            "path": str(self.path),
-            "start": self.start,
-            "end": self.end,
-            "by": self.by,
-            "matched": [*self.matched],
-            "text": [line.to_json() for line in self.text],
-            "alike": self.alike,
-            **uncertainty_of(self),
-        }
+        written = {name: getattr(self, name) for name in _WRITTEN}
+        text = [line.to_json() for line in self.text]
+        return (
+            written
+            | {"path": str(self.path), "matched": [*self.matched], "text": text}
+            | uncertainty_of(self)
+        )
 
 
 class Hits(list[Hit]):

@@ -114,9 +114,8 @@ class StoreSearch:
                 others = self._exact.search(asked, top_k, allowed=missing, less=less)
                 keys = np.concatenate([keys, pack(*others)], axis=1)
             batches.append(unpack(largest(keys, top_k)))
-        return np.concatenate([scores for scores, _ in batches]), np.concatenate(
-            [each for _, each in batches]
-        )
+        scores, positions = zip(*batches, strict=True)
+        return np.concatenate(scores), np.concatenate(positions)
 
     def _answer(
         self,

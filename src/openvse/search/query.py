@@ -207,6 +207,23 @@ class EmbeddedQueries:
         sums = self.weights.astype(np.float32) @ vectors[:, 0].astype(np.float32)
         return list(sums[:, np.newaxis])
 
+    @property
+    def scale(self) -> float:
+        """The largest factor by which weights enlarge the error of a score."""
+        return 1.0 if self.weights is None else max(1.0, float(np.abs(self.weights).sum(axis=1).max()))
+
+    @property
+    def flat(self) -> Float[np.ndarray, "M D"]:
+        """The embeddings of all parts. A masked one is replaced by another of its part, which changes no maximum."""
+        vectors, mask = self.parts.vectors, self.parts.mask
+        places = np.where(mask, np.arange(mask.shape[1]), mask.argmax(axis=1)[:, np.newaxis])
+        taken = np.take_along_axis(vectors, places[:, :, np.newaxis], axis=1)
+        return np.ascontiguousarray(taken.reshape(-1, vectors.shape[2]), np.float32)
+
+    def weighted(self, scores: Float[np.ndarray, "n P"]) -> Float[np.ndarray, "n Q"]:
+        """Return the scores of the queries, from the scores of their parts."""
+        return scores if self.weights is None else scores @ self.weights.astype(scores.dtype).T
+
     def liked(self) -> list[Float[np.ndarray, "_ D"]]:
         """Return the embeddings of the parts of each query that have a positive weight."""
         assert self.weights is not None

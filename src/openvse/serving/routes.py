@@ -38,16 +38,7 @@ from openvse.serving.schemas import (
 )
 from openvse.serving.service import Service, open_file
 
-_SHOWN = (
-    "image/jpeg",
-    "image/png",
-    "image/gif",
-    "image/webp",
-    "image/avif",
-    "image/bmp",
-    "video/mp4",
-    "video/webm",
-)
+_SHOWN = (*map("image/{}".format, ("jpeg", "png", "gif", "webp", "avif", "bmp")), "video/mp4", "video/webm")
 
 ERROR: dict[str, Any] = {
     "content": {"application/json": {"example": {"error": "one line that says what to do"}}}

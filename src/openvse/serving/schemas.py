@@ -57,6 +57,7 @@ Key = Annotated[
 ]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Number = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
+NOTHING = Field(examples=[None])
 
 
 PagedQuery: TypeAlias = tuple[Query, Page]
@@ -81,12 +82,10 @@ class SearchFields(Fields):
     """One query, with at least one of q, like and an image."""
 
     q: Annotated[Sentence, Field(description="A sentence.", examples=["a dog on a beach"])] = ""
-    like: Annotated[Key | None, Field(description="An item that hits should resemble.", examples=[None])] = (
-        None
-    )
+    like: Annotated[Key | None, NOTHING, Field(description="An item that hits should resemble.")] = None
     like_id: Annotated[Id, Field(description="The same, by its path below the indexed folder.")] = ""
     image: Annotated[
-        Name | None, Field(description="The same, an image that was sent to /api/images.", examples=[None])
+        Name | None, NOTHING, Field(description="The same, an image that was sent to /api/images.")
     ] = None
     avoid: Annotated[
         Sentences,
@@ -114,30 +113,26 @@ class PageFields(Fields):
             examples=[["date >= 2024", "size < 2MB"]],
         ),
     ] = []
-    min_score: Annotated[Number | None, Field(description="The lowest score of a hit.", examples=[None])] = (
-        None
-    )
+    min_score: Annotated[Number | None, NOTHING, Field(description="The lowest score of a hit.")] = None
     min_precision: Annotated[
         float | None,
-        Field(gt=0, le=1, description="The lowest probability; needs a model with a curve.", examples=[None]),
+        NOTHING,
+        Field(gt=0, le=1, description="The lowest probability; needs a model with a curve."),
     ] = None
     expected: Annotated[
-        float | None,
-        Field(gt=0, le=1e9, description="How many images are expected to be relevant.", examples=[None]),
+        float | None, NOTHING, Field(gt=0, le=1e9, description="How many images are expected to be relevant.")
     ] = None
     only: Annotated[
         Only | None,
-        Field(
-            description="words or similarity: one of the two rankings that are joined otherwise.",
-            examples=[None],
-        ),
+        NOTHING,
+        Field(description="words or similarity: one of the two rankings that are joined otherwise."),
     ] = None
     one_per: Annotated[
         OnePer | None,
+        NOTHING,
         Field(
             description="file: of the segments of a clip, only the best one. scene: of images that are nearly the "
-            "same, only the first, with a count of the others.",
-            examples=[None],
+            "same, only the first, with a count of the others."
         ),
     ] = None
     rerank: Annotated[bool, Field(description="Let the second model rank the first hits again.")] = False

@@ -181,20 +181,15 @@ class Served:
         }
 
     def _describe_hit(self, hit: Hit, before: int | None) -> dict[str, Any]:
-        return {
-            "rank": hit.rank,
+        known = ("rank", "probability", "fit", "key", "by", "alike")
+        return {name: getattr(hit, name) for name in known} | {
             "was": before,
             "score": round(hit.score, 6),
-            "probability": hit.probability,
-            "fit": hit.fit,
-            "key": hit.key,
             "id": escaped(hit.id),
             "title": self.readable(hit.title) or _spelled(hit.id),
             "thumbnail": f"/api/items/{hit.key}/thumbnail?v={self.version(hit.key)}",
-            "by": hit.by,
             "matched": [*hit.matched],
             "text": [self._describe_line(line) for line in hit.text],
-            "alike": hit.alike,
             **uncertainty_of(hit),
         }
 

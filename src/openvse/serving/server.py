@@ -13,7 +13,6 @@ import re
 import reprlib
 import signal
 import socket
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -47,7 +46,7 @@ from openvse.errors import (
     OpenVSEError,
     nearest,
 )
-from openvse.files import STOPS
+from openvse.files import STOPS, stops_handled
 from openvse.pipeline import quiet
 from openvse.serving.assistants import Assistants
 from openvse.serving.batching import BusyError
@@ -247,22 +246,12 @@ def ended_by_signals(server: Server) -> Iterator[None]:
     uvicorn handles the first two while it runs, and raises them again when it has ended. The handlers here keep that
     from looking like a failure.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def end(*_: object) -> None:
         server.should_exit = True
 
-    before = {number: signal.getsignal(number) for number in STOPS}
-    for number, handler in before.items():
-        if handler != signal.SIG_IGN:
-            signal.signal(number, end)
-    try:
+    with stops_handled(end, lambda handler: handler != signal.SIG_IGN):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def allow_many_files(count: int) -> None:

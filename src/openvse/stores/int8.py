@@ -59,13 +59,7 @@ class Int8Store(VectorStore):
         new = np.repeat(keys, self._num_embeddings).astype(np.int64)
         contents = (("codes", codes, self._dim), ("scales", scales, 4), ("keys", new, 8))
         for name, content, width in contents:
-            path = self._path(name)
-            with path.open("r+b" if path.exists() else "w+b") as file:
-                file.seek(first * width)
-                file.write(np.ascontiguousarray(content).data)
-                file.truncate()
-                file.flush()
-                os.fsync(file.fileno())
+            _write(self._path(name), content, first * width)
         self._open(self._number)
 
     def remove(self, keys: Int[np.ndarray, "n"]) -> None:
@@ -74,10 +68,7 @@ class Int8Store(VectorStore):
         if not len(rows):
             return
         self._keys[rows] = -1
-        with self._path("keys").open("r+b") as file:
-            file.write(self._keys.data)
-            file.flush()
-            os.fsync(file.fileno())
+        _write(self._path("keys"), self._keys)
 
     def nearest(
         self, queries: Float[np.ndarray, "M D"], count: int, within: Within
@@ -117,19 +108,14 @@ class Int8Store(VectorStore):
         used = np.flatnonzero(self._keys >= 0)
         if 2 * len(used) >= len(self._keys):
             return
-        before, number = self._number, self._number + 1
-        codes, scales, keys = self._codes[used], self._scales[used], self._keys[used]
-        self._number = number
-        for name, content in (("codes", codes), ("scales", scales), ("keys", keys)):
-            with self._path(name).with_suffix(".new").open("wb") as file:
-                file.write(np.ascontiguousarray(content).data)
-                file.flush()
-                os.fsync(file.fileno())
-            self._path(name).with_suffix(".new").replace(self._path(name))
-        self._number = before
-        for name in ("keys", "scales", "codes"):  # a reader that has mapped them keeps them
+        contents = {"codes": self._codes, "scales": self._scales, "keys": self._keys}
+        for name, content in contents.items():
+            new = self._path(name, self._number + 1)
+            _write(new.with_suffix(".new"), content[used])
+            new.with_suffix(".new").replace(new)
+        for name in reversed(contents):  # a reader that has mapped them keeps them
             self._path(name).unlink(missing_ok=True)
-        self._open(number)
+        self._open(self._number + 1)
 
     def drop(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -137,9 +123,9 @@ class Int8Store(VectorStore):
     def close(self) -> None:
         """Close the files."""
 
-    def _path(self, name: str) -> Path:
+    def _path(self, name: str, number: int | None = None) -> Path:
         endings = {"keys": "i64", "scales": "f32", "codes": "i8"}
-        return self._folder / f"{name}-{self._number}.{endings[name]}"
+        return self._folder / f"{name}-{self._number if number is None else number}.{endings[name]}"
 
     def _open(self, number: int) -> None:
         self._number = number
@@ -156,6 +142,16 @@ class Int8Store(VectorStore):
         if count := min(len(keys), len(scales), whole):
             codes = np.memmap(self._path("codes"), np.int8, "c", shape=(count, self._dim))
             self._keys, self._scales, self._codes = keys[:count], scales[:count], codes
+
+
+def _write(path: Path, content: np.ndarray, start: int = 0) -> None:
+    """Write an array as the end of a file, from a byte on, and wait until it is on the disk."""
+    with path.open("r+b" if path.exists() else "w+b") as file:
+        file.seek(start)
+        file.write(np.ascontiguousarray(content).data)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def quantised(

@@ -55,13 +55,12 @@ class PgvectorStore(CatalogueStore):
         is_half = _INDEXED_DIMS["vector"] < dim <= _INDEXED_DIMS["halfvec"]
         self._type, self._has_graph = "halfvec" if is_half else "vector", dim <= _INDEXED_DIMS["halfvec"]
         self._dim, self._name, self._table = dim, table, sql.Identifier(table)
-        self._graph = sql.Identifier(f"{table}_graph")
         with self._errors():
             self._connection = _connected(url)
             exists = self._one("SELECT to_regclass(%s) IS NOT NULL", [table])
             if create:
                 self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-                self._create(table)
+                self._create()
         if not exists and not create:
             self._connection.close()
             raise EngineError(
@@ -69,7 +68,7 @@ class PgvectorStore(CatalogueStore):
             )
         with self._errors():
             register_vector(self._connection)
-            version = str(self._one("SELECT extversion FROM pg_extension WHERE extname = 'vector'", []))
+            version = str(self._one("SELECT extversion FROM pg_extension WHERE extname = 'vector'"))
             self._iterates = tuple(int(part) for part in version.split(".")[:2]) >= (0, 8)
 
     @classmethod
@@ -109,18 +108,13 @@ class PgvectorStore(CatalogueStore):
                         copy.write_row((key, payload, wrapped(one)))
 
     def remove(self, keys: Int[np.ndarray, "n"]) -> None:
-        with self._errors():
-            self._connection.execute(
-                sql.SQL("DELETE FROM {} WHERE item = ANY(%s)").format(self._table), [keys.tolist()]
-            )
+        self._run("DELETE FROM {} WHERE item = ANY(%s)", [keys.tolist()])
 
     def nearest(
         self, queries: Float[np.ndarray, "M D"], count: int, within: Within
     ) -> list[Int[np.ndarray, "_"]]:
         where, values = _where(within)
-        asked = sql.SQL("SELECT item FROM {} {} ORDER BY embedding <#> %s LIMIT %s").format(
-            self._table, where
-        )
+        asked = "SELECT item FROM {} {} ORDER BY embedding <#> %s LIMIT %s"
         wrapped = HalfVector if self._type == "halfvec" else Vector
         keys = []
         with self._errors(), self._connection.transaction():
@@ -128,12 +122,12 @@ class PgvectorStore(CatalogueStore):
             if self._iterates:  # continue where the conditions leave too few
                 self._connection.execute("SET LOCAL hnsw.iterative_scan = relaxed_order")
             for one in queries.astype(np.float32):
-                rows = self._connection.execute(asked, [*values, wrapped(one), count]).fetchall()
+                rows = self._run(asked, [*values, wrapped(one), count], where)
                 keys.append(np.array([row[0] for row in rows], np.int64))
         return keys
 
     def num_points(self) -> int:
-        return int(str(self._one(sql.SQL("SELECT count(*) FROM {}").format(self._table), [])))
+        return self.count(Within())
 
     def finish(self) -> None:
         """Make the graph if there is none yet. Later points are added to it as they come.
@@ -142,23 +136,17 @@ class PgvectorStore(CatalogueStore):
         """
         if not self._has_graph:
             return
-        made = sql.SQL("CREATE INDEX IF NOT EXISTS {} ON {} USING hnsw (embedding {})").format(
-            self._graph, self._table, sql.SQL(f"{self._type}_ip_ops")
-        )
-        with self._errors():
-            self._connection.execute(_ROOM_FOR_GRAPH)
-            self._connection.execute(made)
-            self._connection.execute(sql.SQL("ANALYZE {}").format(self._table))
+        self._run(_ROOM_FOR_GRAPH)
+        made = f"CREATE INDEX IF NOT EXISTS {{1}} ON {{0}} USING hnsw (embedding {self._type}_ip_ops)"
+        self._run(made, (), sql.Identifier(f"{self._name}_graph"))
+        self._run("ANALYZE {}")
 
     def drop(self) -> None:
-        with self._errors():
-            self._connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._table))
+        self._run("DROP TABLE IF EXISTS {}")
 
     def write_note(self, note: dict[str, Any]) -> None:
         """Keep the note as the comment of the table."""
-        text = sql.SQL("COMMENT ON TABLE {} IS {}").format(self._table, sql.Literal(json.dumps(note)))
-        with self._errors():
-            self._connection.execute(text)
+        self._run("COMMENT ON TABLE {} IS {}", (), sql.Literal(json.dumps(note)))
 
     def note(self) -> dict[str, Any] | None:
         """Return the note, or None where there is none, or the comment is somebody else's."""
@@ -174,11 +162,7 @@ class PgvectorStore(CatalogueStore):
 
     def vectors(self, keys: Int[np.ndarray, "n"]) -> dict[int, Float[np.ndarray, "K D"]]:
         # Several embeddings of an item have only the order of their insertion, on which no score depends.
-        text = sql.SQL("SELECT item, embedding FROM {} WHERE item = ANY(%s) ORDER BY item").format(
-            self._table
-        )
-        with self._errors():
-            rows = self._connection.execute(text, [keys.tolist()]).fetchall()
+        rows = self._run("SELECT item, embedding FROM {} WHERE item = ANY(%s) ORDER BY item", [keys.tolist()])
         vectors: dict[int, list[Float[np.ndarray, "D"]]] = {}
         for key, vector in rows:
             plain = vector.to_numpy() if hasattr(vector, "to_numpy") else vector
@@ -190,41 +174,35 @@ class PgvectorStore(CatalogueStore):
 
     def count(self, within: Within) -> int:
         where, values = _where(within)
-        return int(str(self._one(sql.SQL("SELECT count(*) FROM {} {}").format(self._table, where), values)))
+        return int(str(self._one("SELECT count(*) FROM {} {}", values, where)))
 
     def key_of(self, item_id: str) -> int | None:
         """Return the key of an item. The server reads the table, because paths have no index."""
-        text = sql.SQL("SELECT item FROM {} WHERE payload ->> 'path' = %s LIMIT 1").format(self._table)
-        row = self._one(text, [item_id])
+        row = self._one("SELECT item FROM {} WHERE payload ->> 'path' = %s LIMIT 1", [item_id])
         return None if row is None else int(str(row))
 
     def _facts(self, rest: str, values: Sequence[object]) -> list[tuple[int, ItemFacts]]:
-        columns = sql.SQL("SELECT item, payload FROM {} ").format(self._table)
-        with self._errors():
-            rows = self._connection.execute(columns + sql.SQL(rest), values).fetchall()
+        rows = self._run(f"SELECT item, payload FROM {{}} {rest}", values)
         return [(int(key), ItemFacts.of_payload(payload)) for key, payload in rows]
 
     def close(self) -> None:
         self._connection.close()
 
-    def _create(self, table: str) -> None:
-        kind = sql.SQL(f"{self._type}({self._dim})")
-        self._connection.execute(
-            sql.SQL(
-                "CREATE TABLE IF NOT EXISTS {} (item bigint NOT NULL, payload jsonb NOT NULL, embedding {} NOT NULL)"
-            ).format(self._table, kind)
-        )
-        self._connection.execute(
-            sql.SQL("CREATE INDEX IF NOT EXISTS {} ON {} (item)").format(
-                sql.Identifier(f"{table}_items"), self._table
-            )
-        )
+    def _create(self) -> None:
+        kind = f"{self._type}({self._dim})"
+        columns = f"(item bigint NOT NULL, payload jsonb NOT NULL, embedding {kind} NOT NULL)"
+        self._run(f"CREATE TABLE IF NOT EXISTS {{}} {columns}")
+        self._run("CREATE INDEX IF NOT EXISTS {1} ON {0} (item)", (), sql.Identifier(f"{self._name}_items"))
 
-    def _one(self, query: str | sql.Composed, values: Sequence[object]) -> object:
+    def _run(self, text: str, values: Sequence[object] = (), *parts: sql.Composable) -> list[tuple[Any, ...]]:
+        """Execute a statement, whose first part is the table, and return its rows. Values are bound, never pasted."""
         with self._errors():
-            text = sql.SQL(query) if isinstance(query, str) else query
-            row = self._connection.execute(text, values).fetchone()
-            return None if row is None else row[0]
+            done = self._connection.execute(sql.SQL(text).format(self._table, *parts), values or None)
+            return done.fetchall() if done.description else []
+
+    def _one(self, text: str, values: Sequence[object] = (), *parts: sql.Composable) -> object:
+        rows = self._run(text, values, *parts)
+        return rows[0][0] if rows else None
 
 
 @contextmanager

@@ -269,18 +269,9 @@ def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
     report, engine, bank, text = update.items, update.engine, update.bank, update.text
     name = engine.name
     if as_json:
-        counts = {
-            "images": report.count,
-            "unchanged": report.reused,
-            "resumed": report.resumed,
-            "stored": report.stored,
-            "recognised": report.recognised,
-            "described": report.described,
-            "segments": report.segments,
-            "removed": report.removed,
-            "compacted": report.compacted,
-            "unreadable": len(report.failed),
-        }
+        kinds = ("resumed", "stored", "recognised", "described", "segments", "removed", "compacted")
+        counts = {"images": report.count, "unchanged": report.reused, "unreadable": len(report.failed)}
+        counts |= {kind: getattr(report, kind) for kind in kinds}
         failed, unreached, unread = (
             [{"path": str(path), "reason": reason} for path, reason in paths]
             for paths in (report.failed, report.unreached, text.failed if text else ())
