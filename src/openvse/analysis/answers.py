@@ -14,14 +14,13 @@ from openvse.analysis.hits import shown_image
 from openvse.analysis.opening import only
 from openvse.analysis.result import Analysis
 from openvse.corpus.questions import Question
-from openvse.datasets import open_questions
 from openvse.features.store import open_store
 from openvse.model.base import Model
 from openvse.output.figures import PAGE, blank, lines_of, marked, new_figure
 from openvse.output.table import Table
 from openvse.training.kind import Request
 from openvse.vqa.answerer import Answerer
-from openvse.vqa.evaluate import answer_questions
+from openvse.vqa.evaluate import answer_questions, open_asked
 from openvse.vqa.evaluator import score_answers
 
 if TYPE_CHECKING:
@@ -46,11 +45,7 @@ def answer_all(models: Mapping[str, Model], request: Request) -> tuple[list[Ques
     """Answer the questions of a split with each model. Questions that one model cannot answer are left out for all."""
     answerers = only(Answerer, models)
     looks = any(model.sees for model in answerers.values())
-    questions = request.part(
-        open_questions(
-            request.data, require_images=looks and not request.features, allow_outside=request.allow_outside
-        )
-    )
+    questions = request.part(open_asked(request, require_images=looks and not request.features))
     answered: dict[str, dict[str, str]] = {}
     for number, (name, model) in enumerate(answerers.items()):
         store = None if model.image is None else open_store(request.store(number), model.image.encoder)
@@ -83,14 +78,9 @@ def analyze_answers(
     chosen = pick_questions(rows, count, pick)
     header: tuple[str, ...] = ("question_id", "image", "question", "truth")
     header += tuple(f"{what} of {row.name}" for row in rows for what in ("answer", "accuracy"))
+    columns = [column for row in rows for column in (row.answers, row.accuracy)]
     table = [
-        (
-            q.question_id,
-            q.image_id,
-            q.text,
-            _truth(q),
-            *(v for row in rows for v in (row.answers[at], row.accuracy[at])),
-        )
+        (q.question_id, q.image_id, q.text, _truth(q), *(column[at] for column in columns))
         for at, q in enumerate(questions)
     ]
     right = np.array([row.accuracy for row in rows]) > 0

@@ -209,13 +209,11 @@ def map_answers(
         if right is False:
             title += f", truth: {truth[0]}"
         for row, (seen, read) in enumerate(zip(one.image_weights, one.word_weights, strict=True), 1):
-            words, about = (
-                tuple(zip(one.words, read.tolist(), strict=True)),
-                (f"reduction {row}", "attention"),
+            words = tuple(zip(one.words, read.tolist(), strict=True))
+            first = ImageMap(
+                name, image_id, path, f"reduction {row}", "attention", seen, one.boxes, one.tiled
             )
-            maps.append(
-                ImageMap(name, image_id, path, *about, seen, one.boxes, one.tiled, title, right, words)
-            )
+            maps.append(replace(first, caption=title, right=right, words=words))
     return maps
 
 

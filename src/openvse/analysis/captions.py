@@ -128,10 +128,8 @@ def _draw(names: Sequence[str], similarity: Mapping[tuple[str, str], np.ndarray]
         axes.plot(middles, share, "-" if same else "--", color=ink, label=f"{name}, {kind}")
         if same:
             axes.fill_between(middles, share, color=ink, alpha=0.15, linewidth=0)
-    axes.set_xlabel("cosine of two captions")
-    axes.set_ylabel("pairs (%)")
     axes.set_ylim(bottom=0)
     least = min(float(values.min()) for values in similarity.values())
-    axes.set_xlim(max(-0.5, least - 0.05), 1.0)
+    axes.set(xlabel="cosine of two captions", ylabel="pairs (%)", xlim=(max(-0.5, least - 0.05), 1.0))
     legend_below(figure, axes, columns=2 if len(names) == 1 else 1)
     return figure

@@ -165,5 +165,4 @@ def _draw_panel(axes: Axes, chosen: Sequence[Curve], labels: Sequence[str], size
         axes.plot(
             positions, curve.values, color=colour(number), linestyle=line_style(number), label=curve.label
         )
-    axes.set_ylim(1.15 * low, 1.15 * min(top, 1.0))
-    axes.set_xlim(0.0, size + 1)
+    axes.set(xlim=(0.0, size + 1), ylim=(1.15 * low, 1.15 * min(top, 1.0)))

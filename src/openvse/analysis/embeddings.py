@@ -155,17 +155,15 @@ def analyze_embeddings(
     t-SNE, which needs scikit-learn.
     """
     corpus = embedded[0].corpus
-    hits = [find_hits(each, FIRST) for each in embedded]
-    occurrence = {
-        each.name: count_hits(each, first_hits) for each, first_hits in zip(embedded, hits, strict=True)
-    }
+    hits = {each.name: find_hits(each, FIRST) for each in embedded}
+    occurrence = {each.name: count_hits(each, hits[each.name]) for each in embedded}
     measures = [measure_space(each, occurrence[each.name]) for each in embedded]
     lengths = np.array([len(caption_words(caption)) for caption in corpus.captions])
     rare = rarest_counts(corpus.captions, training or corpus.captions)
     kinds = ((lengths, "words in the caption"), (rare, "occurrences of its rarest word"))
     groups = {
-        each.name: [recall_by_group(first_hits, values, what) for values, what in kinds]
-        for each, first_hits in zip(embedded, hits, strict=True)
+        name: [recall_by_group(first_hits, values, what) for values, what in kinds]
+        for name, first_hits in hits.items()
     }
     table = Table((*measures[0],), [(*each.values(),) for each in measures])
     grouped = [(name, *group) for name, both in groups.items() for one in both for group in one]
@@ -206,24 +204,15 @@ def _draw(occurrence: Mapping[str, Occurrence], groups: Mapping[str, list[list[G
             label = ("" if len(occurrence) > 1 else f"{name}, ") + f"skewness {skewness(counts):.1f}"
             axes.plot(100 * share, counts, color=colour(number), label=label)
         axes.axhline(counts.mean(), color="0.6", linewidth=0.8, linestyle="--")
-        axes.set_xlabel(f"{kind}s, most frequent first (%)")
-        axes.set_ylabel(f"times among the first {FIRST}")
-        axes.set_title(f"{kind}s as hubs")
+        title, share_axis = f"{kind}s as hubs", f"{kind}s, most frequent first (%)"
+        axes.set(title=title, xlabel=share_axis, ylabel=f"times among the first {FIRST}")
         axes.legend()
     for axes, which in ((length, 0), (rare, 1)):
         for number, (name, both) in enumerate(groups.items()):
-            axes.plot(
-                range(len(both[which])),
-                [g.recall for g in both[which]],
-                "o-",
-                color=colour(number),
-                label=name,
-            )
+            axes.plot([g.recall for g in both[which]], "o-", color=colour(number), label=name)
         shown = next(iter(groups.values()))[which]
         axes.set_xticks(range(len(shown)), [g.label for g in shown])
-        axes.set_xlabel(shown[0].what)
-        axes.set_ylabel(f"R@{FIRST}, texts asking for images")
-        axes.set_ylim(0, 103)
+        axes.set(xlabel=shown[0].what, ylabel=f"R@{FIRST}, texts asking for images", ylim=(0, 103))
     if len(groups) > 1:
         legend_below(figure, length)
     return figure

@@ -107,15 +107,9 @@ def embed_all(
     together = embed_ensemble(
         models, corpus, stores, batch_size=request.batch_size, progress=request.progress
     )
+    corpus = together.corpus
     return [
-        Embedded(
-            name,
-            model,
-            together.corpus,
-            member.images,
-            member.texts,
-            leakage_lines([(name, model)], together.corpus),
-        )
+        Embedded(name, model, corpus, member.images, member.texts, leakage_lines([(name, model)], corpus))
         for (name, model), member in zip(towers.items(), together.members, strict=True)
     ]
 

@@ -440,8 +440,7 @@ def _draw_grid(axes_of: Sequence[Axis], results: Sequence[Swept], metric: str, l
     drawn = axes.imshow(values, cmap=HEAT, aspect="auto")
     axes.set_xticks(range(len(across.values)), across.values)
     axes.set_yticks(range(len(down.values)), down.values)
-    axes.set_xlabel(across.label)
-    axes.set_ylabel(down.label)
+    axes.set(xlabel=across.label, ylabel=down.label)
     middle = (np.nanmin(values) + np.nanmax(values)) / 2
     best = _best(results, metric).mean(metric)
     digits = 3 if metric == VIEW_COSINE else 1
@@ -470,8 +469,7 @@ def _draw_line(axis: Axis, results: Sequence[Swept], metric: str, label: str) ->
     axes.set_xticks(places, [f"{number:g}" for number in numbers])
     if metric == VIEW_COSINE:  # on the whole scale, so that views which are nearly the same look so
         axes.set_ylim(min(0.0, *means), 1.05)
-    axes.set_xlabel(axis.label)
-    axes.set_ylabel(label)
+    axes.set(xlabel=axis.label, ylabel=label)
     _say_bars(axes, results)
     return figure
 

@@ -134,9 +134,7 @@ def _draw(views: Sequence[Views]) -> Figure:
         names = [str(view + 1) for view in range(len(each.shares))]
         drawn = bars.bar(names, 100 * each.shares, color=[colour(view) for view in range(len(names))])
         bars.bar_label(drawn, fmt="%.0f", fontsize=7 if len(names) <= 6 else 5, padding=1)
-        bars.set_ylim(0, 112)
-        bars.set_title(f"{lines_of(each.model, 24)}\n{each.side}s")
-        bars.set_xlabel("view")
+        bars.set(ylim=(0, 112), title=f"{lines_of(each.model, 24)}\n{each.side}s", xlabel="view")
         if column == 0:
             bars.set_ylabel("pairs won (%)")
         image = heat.imshow(each.similarity, cmap=HEAT, vmin=least, vmax=1)
@@ -149,8 +147,7 @@ def _draw(views: Sequence[Views]) -> Figure:
 def _label_cells(axes: Axes, values: Float[np.ndarray, "K K"], names: Sequence[str]) -> None:
     axes.set_xticks(range(len(names)), names)
     axes.set_yticks(range(len(names)), names)
-    axes.set_xlabel("view")
-    axes.set_ylabel("view")
+    axes.set(xlabel="view", ylabel="view")
     if len(names) <= 6:
         for (row, column), value in np.ndenumerate(values):
             ink = "black" if value > 0.6 else "white"

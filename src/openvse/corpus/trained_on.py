@@ -13,6 +13,7 @@ from jaxtyping import UInt
 
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.splits import LEAKAGE, stable_hash
+from openvse.specs.model import section
 
 SAMPLE_SIZE = 1024
 """The number of training images that a model remembers. A model with fewer remembers all."""
@@ -106,9 +107,7 @@ def seen_in_training(provenance: Mapping[str, Any], corpus: Corpus) -> Seen:
 
 def _stated(provenance: Mapping[str, Any]) -> _Sample | None:
     """Return the number of training images and the sample of them that a model remembers, or None without one."""
-    data = provenance.get("data")
-    stated = data.get("trained_on") if isinstance(data, Mapping) else None
-    return _read(stated) if isinstance(stated, Mapping) else None
+    return _read(section(provenance, "data", "trained_on"))
 
 
 def _hashes(corpus: Corpus) -> UInt[np.ndarray, "I"]:

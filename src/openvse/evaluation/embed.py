@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -164,27 +165,13 @@ def embed_ensemble(
     for store in features:
         corpus = with_features(corpus, store)
     members: list[Member] = []
+    embed_by = partial(embed_corpus, batch_size=batch_size, processes=processes, progress=progress)
     states = [None] * len(models) if text_features is None else text_features
     for model, store, texts in zip(models, features, states, strict=True):
-        embedded = embed_corpus(
-            model,
-            corpus,
-            store,
-            text_features=texts,
-            batch_size=batch_size,
-            processes=processes,
-            progress=progress,
-        )
+        embedded = embed_by(model, corpus, store, text_features=texts)
         if members and len(embedded.corpus) < len(corpus):  # this model cannot read what the others have read
-            return embed_ensemble(
-                models,
-                embedded.corpus,
-                features,
-                text_features=text_features,
-                batch_size=batch_size,
-                processes=processes,
-                progress=progress,
-            )
+            again = partial(embed_ensemble, batch_size=batch_size, processes=processes, progress=progress)
+            return again(models, embedded.corpus, features, text_features=text_features)
         corpus = embedded.corpus
         members.append(Member(embedded.images, embedded.texts, model.similarity))
     return EmbeddedEnsemble(tuple(members), corpus)

@@ -157,14 +157,10 @@ def _outcomes(part: Fold, ranks: Ranks, proposals: Proposals, keep: int) -> Outc
 
 def _joined(parts: Sequence[QueryOutcomes]) -> QueryOutcomes:
     width = min(part.hits.shape[1] for part in parts)
-    queries = np.concatenate([part.queries for part in parts])
-    order = np.argsort(queries, kind="stable")
-    return QueryOutcomes(
-        queries[order],
-        np.concatenate([part.ranks for part in parts])[order],
-        np.concatenate([part.hits[:, :width] for part in parts])[order],
-        np.concatenate([part.scores[:, :width] for part in parts])[order],
-    )
+    columns = ((each.queries, each.ranks, each.hits[:, :width], each.scores[:, :width]) for each in parts)
+    joined = [*map(np.concatenate, zip(*columns, strict=True))]
+    order = np.argsort(joined[0], kind="stable")
+    return QueryOutcomes(*(column[order] for column in joined))
 
 
 _PRODUCTS_IN_BLOCK = 1 << 18  # 1024 a side would not be faster than 512 and would take twice the memory

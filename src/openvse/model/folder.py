@@ -22,7 +22,7 @@ from openvse.files import read_json
 from openvse.output.table import Table
 from openvse.runtime.description import is_export
 from openvse.specs.load import dump_yaml
-from openvse.specs.model import ModelSpec
+from openvse.specs.model import ModelSpec, section
 
 FORMAT_VERSION = 2
 CONFIG = "config.json"
@@ -148,9 +148,7 @@ def _training(provenance: Mapping[str, Any]) -> str:
         lines.append(f"- Recipe: `{provenance['recipe']}`, seed {provenance.get('seed', 0)}")
     data = provenance.get("data")
     if isinstance(data, Mapping):
-        splits = data.get("splits")
-        known = splits.items() if isinstance(splits, Mapping) else ()
-        counts = ", ".join(f"{n} {split}" for split, n in known)
+        counts = ", ".join(f"{n} {split}" for split, n in section(data, "splits").items())
         lines.append(f"- Data: {data.get('name', 'not stated')}" + (f" ({counts})" if counts else ""))
         if data.get("licence"):
             lines.append(f"- Terms of the data: {data['licence']}")
@@ -160,11 +158,9 @@ def _training(provenance: Mapping[str, Any]) -> str:
 
 def _figures(validation: Any) -> str:
     """Return a table of the validation results with their intervals, empty if there are none."""
-    metrics = validation.get("metrics") if isinstance(validation, Mapping) else None
-    if not isinstance(metrics, Mapping) or not metrics:
+    if not (metrics := section(validation, "metrics")):
         return ""
-    given = validation.get("intervals")
-    intervals: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    intervals = section(validation, "intervals")
     rows = [[name, f"{value:.1f}", _interval(intervals.get(name))] for name, value in metrics.items()]
     table = Table(["metric", "validation", "95 % interval"], rows).to_markdown()
     epoch = validation.get("epoch", "not stated")

@@ -35,6 +35,7 @@ from openvse.report.tables import (
     sign_table,
 )
 from openvse.specs.load import dump_yaml, list_recipes, read_recipe
+from openvse.specs.model import section
 from openvse.training.kind import published_for
 
 if TYPE_CHECKING:
@@ -163,10 +164,7 @@ def _published(findings: Findings, names: Sequence[str]) -> str:
     known = [name for name in names if any(name in metrics for metrics in elsewhere.values())]
     if not known:
         return ""
-    rows = [
-        [source, *(f"{metrics[name]:.1f}" if name in metrics else "" for name in known)]
-        for source, metrics in elsewhere.items()
-    ]
+    rows = [[source, *metric_cells(metrics, known)] for source, metrics in elsewhere.items()]
     table = Table(["", *map(metric_title, known)], rows).to_html(named=True)
     return (
         "<details><summary>Published figures of other methods on the same data</summary>\n"
@@ -401,8 +399,7 @@ def start_of(run: ReportedRun) -> Mapping[str, Any]:
 
 def _start_table(run: ReportedRun, *, named: bool) -> str:
     start = start_of(run)
-    changes = start.get("changes")
-    changes = changes if isinstance(changes, Mapping) else {}
+    changes = section(start, "changes")
     rows = [
         (metric_title(name), *_cells(changes[name]))
         for name in _SHOWN
@@ -447,8 +444,7 @@ def _facts(each: MeasuredReport) -> Iterator[tuple[str, str, bool]]:
     """Yield names and values (HTML) of facts, and whether one is about leakage."""
     run = each.run
     provenance = run.config.provenance
-    data = provenance.get("data")
-    data = data if isinstance(data, Mapping) else {}
+    data = section(provenance, "data")
     yield "Trained on", escape(_data(data)), False
     yield "Test images in training", *_leakage(each)
     yield "Licence of the data", escape(str(data.get("licence", ""))), False
@@ -474,8 +470,7 @@ def _facts(each: MeasuredReport) -> Iterator[tuple[str, str, bool]]:
 
 
 def _data(data: Mapping[str, Any]) -> str:
-    splits = data.get("splits")
-    splits = splits if isinstance(splits, Mapping) else {}
+    splits = section(data, "splits")
     ordered = [
         *(split for split in SPLITS if split in splits),
         *(each for each in splits if each not in SPLITS),

@@ -15,6 +15,7 @@ from openvse.files import read_text
 from openvse.model.base import Model
 from openvse.model.folder import ModelConfig, read_config
 from openvse.specs.load import parse_yaml
+from openvse.specs.model import section
 from openvse.tasks import task_kind
 from openvse.tasks.load import folder_of_model, load
 from openvse.tasks.run import RECIPE
@@ -42,13 +43,12 @@ class ReportedRun:
     @property
     def best_epoch(self) -> int | None:
         """The epoch of its best model."""
-        validation = self.config.provenance.get("validation")
-        epoch = validation.get("epoch") if isinstance(validation, Mapping) else None
+        epoch = section(self.config.provenance, "validation").get("epoch")
         return epoch if isinstance(epoch, int) else None
 
     def data(self) -> str:
         """Return the source of the data that it was trained on. Raise OpenVSEError if the recipe names none."""
-        source = _at(self.recipe, "data", "source")
+        source = section(self.recipe, "data").get("source")
         if not isinstance(source, str):
             raise OpenVSEError(
                 f"{self.named.source} does not name its data: give --on DATA, or --no-test to leave out the "
@@ -58,7 +58,7 @@ class ReportedRun:
 
     def store(self) -> Path | None:
         """Return the feature store that it was trained with, or None. Raise OpenVSEError if it is gone."""
-        stated = _at(self.recipe, "data", "features")
+        stated = section(self.recipe, "data").get("features")
         if not isinstance(stated, str):
             return None
         places = [Path(stated)]
@@ -101,12 +101,6 @@ def _read_recipe(path: Path) -> Mapping[str, Any]:
         ) from error
     if not isinstance(tree, dict):
         raise OpenVSEError(f"{path} is not a recipe: restore it, or name another run")
-    return tree
-
-
-def _at(tree: Mapping[str, Any] | None, *keys: str) -> object:
-    for key in keys:
-        tree = tree.get(key) if isinstance(tree, Mapping) else None
     return tree
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from statistics import fmean, stdev
 from string import ascii_uppercase
 from textwrap import fill
 from typing import Any
@@ -18,6 +19,7 @@ from openvse.evaluation.report import metric_title
 from openvse.output.documents import CONFIDENCE
 from openvse.output.table import COLUMNS, Table
 from openvse.report.run import MeasuredReport, read_run
+from openvse.specs.model import section
 from openvse.tasks.runs import NamedRun
 
 _PLACES = tuple(f"{side}_{name}" for side in ("i2t", "t2i") for name in SEVERAL)
@@ -76,9 +78,8 @@ def row_facts(runs: Sequence[NamedRun]) -> RowFacts:
             read = read_run(run.source)
         except OpenVSEError:  # a model without its records can still be compared
             continue
-        measured = read.config.provenance.get("validation")
-        if isinstance(measured, Mapping) and isinstance(measured.get("metrics"), Mapping):
-            validation.append(measured["metrics"])
+        if measured := section(read.config.provenance, "validation", "metrics"):
+            validation.append(measured)
         if read.records is not None and (seconds := read.records.seconds()) is not None:
             minutes.append(seconds / 60)
     count = len(runs)
@@ -143,9 +144,7 @@ def _spread(values: Sequence[float]) -> str:
     """Return the mean, and the standard deviation (divided by n - 1) of several values, or "" for none."""
     if len(values) < 2:
         return "".join(f"{value:.1f}" for value in values)
-    mean = sum(values) / len(values)
-    deviation = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
-    return f"{mean:.1f} ± {deviation:.1f}"
+    return f"{fmean(values):.1f} ± {stdev(values):.1f}"
 
 
 def _range(values: Sequence[float]) -> str:

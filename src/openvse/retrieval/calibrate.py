@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -77,10 +78,7 @@ def _words_of(corpus: Corpus) -> tuple[list[set[str]], float]:
 
 def _single(words: Sequence[set[str]]) -> list[tuple[str, ...]]:
     """Return the words of at least two images, and of at most half of them."""
-    images: dict[str, int] = defaultdict(int)
-    for held in words:
-        for word in held:
-            images[word] += 1
+    images = Counter(chain.from_iterable(words))
     return [(word,) for word, count in sorted(images.items()) if 2 <= count <= len(words) / 2]
 
 

@@ -113,7 +113,9 @@ def solve(
     holds its own error.
     """
     image, text = (linear_of(side, getattr(model, side).aggregator) for side in ("image", "text"))
-    described = TwoTower(_described(model.image, image), _described(model.text, text), model.similarity)
+    sides = (model.image, image), (model.text, text)
+    towers = [Tower[Any](side.encoder, _Described(linear)) for side, linear in sides]
+    described = TwoTower(towers[0], towers[1], model.similarity)
     embedded = embed_corpus(described, training, features, text_features=text_features)
     sets = (embedded.images, embedded.texts)
     images, sentences = (each.vectors.squeeze(1).double().numpy() for each in sets)
@@ -170,10 +172,6 @@ class _Described(Aggregator):
         """Return ``vectors [B, 1, L]``."""
         vectors: Tensor = self.linear.describe(features).unsqueeze(1)
         return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
-
-
-def _described(tower: Tower[Any], linear: PooledLinear) -> Tower[Any]:
-    return Tower(tower.encoder, _Described(linear))
 
 
 def _set(part: PooledLinear, weight: Float[np.ndarray, "L D"], mean: Float[np.ndarray, "L"]) -> None:

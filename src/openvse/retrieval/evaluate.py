@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias, cast
@@ -54,9 +55,8 @@ from openvse.model.two_tower import TwoTower
 from openvse.output.figures import styled
 from openvse.pipeline import WorkProgress
 from openvse.retrieval.calibrate import CountedCorpus, count_scores
-from openvse.retrieval.judged import JudgedReport, NumberedItems, judge_cxc, judge_eccv_caption, number_items
+from openvse.retrieval.judged import JudgedReport, judge_cxc, judge_eccv_caption, number_items
 from openvse.scoring.hubs import QueryBank
-from openvse.similarities import Similarity
 from openvse.training.kind import (
     Compared,
     Evaluation,
@@ -64,6 +64,7 @@ from openvse.training.kind import (
     Request,
     expect_data,
     published_for,
+    same_items,
     under_protocol,
 )
 from openvse.types import FeatureSource, OnProgress
@@ -316,7 +317,8 @@ def report_on(
     return replace(report, reliability=measure_reliability(curve, shown, relevance))
 
 
-Judge = Callable[[NumberedItems, Similarity, str], JudgedReport]
+Judge = Callable[..., JudgedReport]
+"""A function that judges numbered items by a similarity, under the fingerprint of a ``model``."""
 
 
 def _judge(protocol: TestProtocol | None, models: Sequence[TwoTower], request: Request) -> Judge | None:
@@ -330,12 +332,9 @@ def _judge(protocol: TestProtocol | None, models: Sequence[TwoTower], request: R
     if request.annotations is None:
         raise OpenVSEError(f"protocol {protocol.name} needs --annotations: {protocol.annotations}")
     if protocol.name.startswith("cxc"):
-        rated, strict = read_cxc(request.annotations, request.split), protocol.name == "cxc_strict"
-        return lambda items, similarity, model: judge_cxc(
-            items, similarity, rated, strict=strict, model=model
-        )
-    judged = read_eccv_caption(request.annotations)
-    return lambda items, similarity, model: judge_eccv_caption(items, similarity, judged, model=model)
+        rated = read_cxc(request.annotations, request.split)
+        return partial(judge_cxc, rated=rated, strict=protocol.name == "cxc_strict")
+    return partial(judge_eccv_caption, judged=read_eccv_caption(request.annotations))
 
 
 def _judged(
@@ -344,7 +343,7 @@ def _judged(
     (member,) = embedded.members
     root = parse_source(request.data)[1]
     items = number_items(root, embedded.corpus, member.images, member.texts)
-    report = judge(items, model.similarity, model.fingerprint)
+    report = judge(items, model.similarity, model=model.fingerprint)
     return RetrievalEvaluation(replace(report, problems=(*leaks, *report.problems)), leaks)
 
 
@@ -416,16 +415,20 @@ class _Direction:
         return margins
 
     def _shown(self, number: int) -> AnsweredQuery:
-        right, rank = self._right(number), int(self._outcomes.ranks[number])
-        positions = self._outcomes.hits[number, :SHOWN].tolist()
-        hits, of_images = tuple(position in right for position in positions), self._asks_with_image
+        rank, positions = int(self._outcomes.ranks[number]), self._outcomes.hits[number, :SHOWN].tolist()
+        shown = self.answered(number, positions, "right at once" if rank == 1 else f"right at {rank:,}")
+        return replace(shown, right=None) if any(shown.hits) else shown
+
+    def answered(self, number: int, positions: Sequence[int], *results: str) -> AnsweredQuery:
+        """Return a query with the candidates at some positions, and a right one."""
+        right, of_images = self._right(number), self._asks_with_image
         answer = partial(shown_item, self._corpus, is_image=not of_images)
         return AnsweredQuery(
             query=shown_item(self._corpus, int(self._outcomes.queries[number]), is_image=of_images),
             answers=tuple(map(answer, positions)),
-            hits=hits,
-            right=None if any(hits) else answer(int(right[0])),
-            results=("right at once" if rank == 1 else f"right at {rank:,}",),
+            hits=tuple(position in right for position in positions),
+            right=answer(int(right[0])),
+            results=results,
         )
 
 
@@ -445,31 +448,16 @@ def _examples(corpus: Corpus, first: Row, second: Row, count: int) -> list[Answe
     rows, found = (first, second), []
     for side, title in SIDES:
         ranks = [-row.queries()[side] for row in rows]
-        better, worse = (
-            tuple(_example(corpus, side, int(query), rows, ranks) for query in queries)
-            for queries in largest_changes(np.log(ranks[0] / ranks[1]), count)
+        outcomes: list[QueryOutcomes] = [getattr(row.runs[0].outcomes, side) for row in rows]
+        hits = np.stack([each.hits[:, 0] for each in outcomes], axis=1)
+        placed, direction = [*zip(ranks, rows, strict=True)], _Direction(corpus, side, outcomes[0])
+        ends = (
+            [(n, hits[n].tolist(), *(_place(each[n], len(row.runs)) for each, row in placed)) for n in some]
+            for some in largest_changes(np.log(ranks[0] / ranks[1]), count)
         )
+        better, worse = (tuple(starmap(direction.answered, end)) for end in ends)
         found.append(AnsweredQueries(title, better, worse))
     return found
-
-
-def _example(
-    corpus: Corpus, side: str, number: int, rows: tuple[Row, Row], ranks: Sequence[Float[np.ndarray, "Q"]]
-) -> AnsweredQuery:
-    outcomes: list[QueryOutcomes] = [getattr(row.runs[0].outcomes, side) for row in rows]
-    query, asks_with_image = int(outcomes[0].queries[number]), side == "i2t"
-    pairs = corpus.relevance
-    asking, asked = (pairs.images, pairs.texts) if asks_with_image else (pairs.texts, pairs.images)
-    right: Int[np.ndarray, "R"] = asked[asking == query]
-    first = [int(each.hits[number, 0]) for each in outcomes]
-    answer = partial(shown_item, corpus, is_image=not asks_with_image)
-    return AnsweredQuery(
-        query=shown_item(corpus, query, is_image=asks_with_image),
-        right=answer(int(right[0])),
-        answers=tuple(map(answer, first)),
-        results=tuple(_place(each[number], len(row.runs)) for each, row in zip(ranks, rows, strict=True)),
-        hits=tuple(position in right for position in first),
-    )
 
 
 def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> Compared:
@@ -494,9 +482,9 @@ def compare_towers(loaded: Iterable[LoadedRun], request: Request) -> Compared:
             stores = stores_for(models, corpus, asked, first=done, several=True)
             done += len(models)
             for store in stores:
-                corpus = _same_images(corpus, store, run.source, is_first=not runs)
+                corpus = same_items(runs, run.source, "read", "images", corpus, with_features(corpus, store))
             embedded = embed_requested(models, corpus, stores, asked)
-            corpus = _same_images(corpus, None, run.source, is_first=not runs, embedded=embedded.corpus)
+            corpus = same_items(runs, run.source, "read", "images", corpus, embedded.corpus)
             report = report_on(models, embedded, asked, corpus.name)
             assert report.outcomes is not None
             queries = {"i2t": -1.0 * report.outcomes.i2t.ranks, "t2i": -1.0 * report.outcomes.t2i.ranks}
@@ -550,24 +538,6 @@ def _with_states(models: Sequence[TwoTower], corpus: Corpus, request: Request, f
 
 def _show(progress: OnProgress, state: WorkProgress) -> None:
     progress("reading sentences", state.done, state.total)
-
-
-def _same_images(
-    corpus: Corpus,
-    store: FeatureSource | None,
-    source: str,
-    *,
-    is_first: bool,
-    embedded: Corpus | None = None,
-) -> Corpus:
-    """Return the readable images. Raise DataError if the models before read others."""
-    readable = with_features(corpus, store) if embedded is None else embedded
-    if not is_first and len(readable) < len(corpus):
-        raise DataError(
-            f"{source} can read {len(readable)} of the {len(corpus)} images that the earlier runs read: name it "
-            f"first, or extract its features from the same images"
-        )
-    return readable
 
 
 def _place(rank: float, runs: int) -> str:

@@ -332,9 +332,8 @@ def judge_eccv_caption(
         distinct = np.unique(queries)
         of_queries = items.images_of(distinct, are_texts=swapped)
         assert ranked.places is not None
-        places = ranked.places.with_missing(
-            np.searchsorted(distinct, missing)
-        ).columns()  # R counts the missing, too
+        # R counts the missing, too.
+        places = ranked.places.with_missing(np.searchsorted(distinct, missing)).columns()
         columns = {each: places[:, SEVERAL.index(each)] for each in ("map_at_r", "rprecision")}
         retrieval[name] = _measured(ranked, {**columns, "r1": ranked.ranks <= 1}, of_queries)
     return JudgedReport(

@@ -95,6 +95,13 @@ class TwoTowerSpec(ModelSpec):
     similarity: Part = Part(name="set_max")
 
 
+def section(tree: object, *keys: str) -> Mapping[str, Any]:
+    """Return a mapping inside mappings that nothing has checked, such as provenance. It is empty if there is none."""
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return tree if isinstance(tree, Mapping) else {}
+
+
 def without_folders(value: Any) -> Any:
     """Return plain values in which an absolute path is cut to its last name."""
     if isinstance(value, dict):

@@ -125,6 +125,4 @@ def describe_answer(one: Explained) -> dict[str, Any]:
 
 def rounded(values: Tensor) -> Any:
     """Return numbers as lists, rounded to five decimals."""
-    return (
-        [rounded(row) for row in values] if values.ndim > 1 else [round(each, 5) for each in values.tolist()]
-    )
+    return values.cpu().double().round(decimals=5).tolist()

@@ -14,6 +14,7 @@ from openvse.errors import ModelError, OpenVSEError, RecipeError
 from openvse.files import LOCK, read_text
 from openvse.model.folder import CONFIG, read_config
 from openvse.specs.load import parse_yaml
+from openvse.specs.model import section
 from openvse.tasks.load import folder_of_model
 from openvse.tasks.run import RECIPE
 from openvse.training.checkpoint import BEST, CHECKPOINT
@@ -69,11 +70,10 @@ class NamedRun:
         digests = set()
         for model in self.models:
             try:
-                data = read_config(folder_of_model(model)).provenance.get("data")
+                named = section(read_config(folder_of_model(model)).provenance, "data", "digests")
             except OpenVSEError:
                 continue
-            named = data.get("digests") if isinstance(data, Mapping) else None
-            if isinstance(named, Mapping) and split in named:
+            if split in named:
                 digests.add(str(named[split]))
         return digests
 
@@ -210,12 +210,8 @@ def _group_name(group: Sequence[NamedRun]) -> str:
 
 def _recipe(path: Path) -> str | None:
     """Return a recipe as text without its seed, or None if there is no readable one."""
-    tree = _tree(path)
-    return (
-        json.dumps({key: tree[key] for key in sorted(tree) if key != "seed"}, sort_keys=True)
-        if tree
-        else None
-    )
+    tree = {key: value for key, value in (_tree(path) or {}).items() if key != "seed"}
+    return json.dumps(tree, sort_keys=True) if tree else None
 
 
 def _tree(path: Path) -> Mapping[str, Any] | None:

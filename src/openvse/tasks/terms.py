@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from pydantic import TypeAdapter
+
 from openvse.specs.load import parse_yaml
 
 
@@ -24,12 +26,4 @@ class PaperTerm:
 def paper_terms() -> Mapping[str, tuple[PaperTerm, ...]]:
     """Return the terms by subject, in the order of the documentation."""
     listed = parse_yaml(files("openvse.tasks").joinpath("terms.yaml").read_text(encoding="utf-8"))
-    return {
-        subject: tuple(
-            PaperTerm(
-                each["name"], each["source"], tuple(each.get("parts", ())), tuple(each.get("usage", ()))
-            )
-            for each in terms
-        )
-        for subject, terms in listed.items()
-    }
+    return TypeAdapter(dict[str, tuple[PaperTerm, ...]]).validate_python(listed)

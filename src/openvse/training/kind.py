@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from openvse.errors import ModelError, OpenVSEError
+from openvse.errors import DataError, ModelError, OpenVSEError
 from openvse.evaluation.processes import ALONE, Processes
 from openvse.specs import RunRecipe
 from openvse.specs.model import ModelSpec
@@ -197,6 +197,16 @@ def expect_data(protocol: TestProtocol | None, name: str) -> None:
             f"protocol {protocol.name} is on {protocol.data}, but the data set is {name}: give {protocol.data}:ROOT"
             f"{f', or --folds {protocol.folds} and no --protocol' if protocol.folds > 1 else ''}"
         )
+
+
+def same_items(runs: Sized, source: str, verb: str, items: str, before: Data, now: Data) -> Data:
+    """Return the items that a run can use. Raise DataError where the ``runs`` before it used more."""
+    if runs and len(now) < len(before):
+        raise DataError(
+            f"{source} can {verb} {len(now)} of the {len(before)} {items} that the earlier runs {verb}: name it "
+            f"first, or extract its features from the same images"
+        )
+    return now
 
 
 def published_for(

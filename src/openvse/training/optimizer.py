@@ -37,10 +37,8 @@ def build_optimizer(
     for name, parameter in parameters:
         prefix = next((p for p in by_length if has_prefix(name, p)), None)
         groups.setdefault(1.0 if prefix is None else spec.multipliers[prefix], []).append(parameter)
-    kind: type[torch.optim.AdamW | torch.optim.Adam] = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[
-        spec.name
-    ]
-    return kind(
+    kinds: Mapping[str, type[torch.optim.Adam]] = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
+    return kinds[spec.name](
         [{"params": members, "multiplier": multiplier} for multiplier, members in groups.items()],
         lr=spec.learning_rate,
         weight_decay=spec.weight_decay,
@@ -79,8 +77,8 @@ class WeightAverage:
 
     def __init__(self, spec: AverageSpec, parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
         self._decay = spec.decay
-        self._parameters = list(parameters)
-        self._means = [parameter.detach().float().clone() for _, parameter in parameters]
+        self._parameters = dict(parameters)
+        self._means = {name: parameter.detach().float().clone() for name, parameter in parameters}
         self._steps = 0
 
     @torch.no_grad()
@@ -88,13 +86,13 @@ class WeightAverage:
         """Update the mean after a step of the optimiser."""
         self._steps += 1
         decay = min(self._decay, (1 + self._steps) / (10 + self._steps))
-        for mean, (_, parameter) in zip(self._means, self._parameters, strict=True):
-            mean.lerp_(parameter.detach().to(mean.dtype), 1.0 - decay)
+        for name, mean in self._means.items():
+            mean.lerp_(self._parameters[name].detach().to(mean.dtype), 1.0 - decay)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Give the model the means as its weights inside a ``with``, and its own weights again afterwards."""
-        own = [parameter.detach().clone() for _, parameter in self._parameters]
+        own = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
         self._put(self._means)
         try:
             yield
@@ -103,8 +101,7 @@ class WeightAverage:
 
     def state(self) -> dict[str, object]:
         """Return the state that a checkpoint keeps."""
-        means = {name: mean for (name, _), mean in zip(self._parameters, self._means, strict=True)}
-        return {"steps": self._steps, "means": means}
+        return {"steps": self._steps, "means": dict(self._means)}
 
     def load_state(self, state: Mapping[str, object]) -> None:
         """Restore the result of ``state``. Raise KeyError if it is from another model."""
@@ -112,13 +109,13 @@ class WeightAverage:
         if not isinstance(steps, int) or not isinstance(means, Mapping):
             raise KeyError("average")
         self._steps = steps
-        for own, (name, _) in zip(self._means, self._parameters, strict=True):
+        for name, own in self._means.items():
             own.copy_(means[name])
 
     @torch.no_grad()
-    def _put(self, weights: Sequence[Tensor]) -> None:
-        for (_, parameter), weight in zip(self._parameters, weights, strict=True):
-            parameter.copy_(weight)
+    def _put(self, weights: Mapping[str, Tensor]) -> None:
+        for name, parameter in self._parameters.items():
+            parameter.copy_(weights[name])
 
 
 @dataclass(frozen=True)

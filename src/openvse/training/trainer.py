@@ -257,7 +257,8 @@ class Trainer:
             progress.seconds = clock.tick()
             if has_line:
                 speed = clock.steps_per_s(progress.step) * spec.batch_size
-                self._report(log, terms, rate, speed, diagnostics)
+                done = progress.epoch + 1, progress.step, progress.global_step
+                self._report(log, StepReport(*done, terms, rate, speed, self.task.unit), diagnostics)
             due = clock.checkpoint_is_due(spec.checkpoint_every_s)
             if self._agree(due, may_wait=has_line):
                 self._read({})
@@ -317,23 +318,22 @@ class Trainer:
         broadcast_object_list(validated)  # one process decides, since the learning rate may depend on them
         (metrics,) = validated
         best = metrics[self.task.metric] > progress.best_score
-        if self.begun is not None and self.accelerator.is_main_process:
+        if self.begun is not None and log is not None:
             self.begun.offer(progress.epoch, metrics)
         if best:
             progress.best_score, progress.best_epoch = metrics[self.task.metric], progress.epoch
         if plateau is not None:
             progress.plateau = progress.plateau.after(metrics[plateau.metric], plateau)
-        if not self.accelerator.is_main_process:
+        if log is None:  # not the main process
             return
         if best:
             self._keep(metrics)
-        if log is not None:
-            log.write("validation", progress.epoch, progress.global_step, metrics)
-            if curves := self.task.curves():
-                log.note("curves", progress.epoch, progress.global_step, curves)
-            memory = peak_memory(self.accelerator.device)
-            cost = {"seconds": progress.seconds} | ({} if memory is None else {"memory_bytes": memory})
-            log.note("time", progress.epoch, progress.global_step, cost)
+        log.write("validation", progress.epoch, progress.global_step, metrics)
+        if curves := self.task.curves():
+            log.note("curves", progress.epoch, progress.global_step, curves)
+        memory = peak_memory(self.accelerator.device)
+        cost = {"seconds": progress.seconds} | ({} if memory is None else {"memory_bytes": memory})
+        log.note("time", progress.epoch, progress.global_step, cost)
         summary = self.task.summary(metrics)
         self.watcher.epoch(EpochReport(progress.epoch, mean_loss, metrics, best, progress.seconds, summary))
         if self.begun is not None and progress.epoch == self.schedule.num_epochs:
@@ -353,7 +353,7 @@ class Trainer:
     def _measure_start(self, begun: FromStart, log: MetricsLog | None) -> None:
         """Measure the start in one process before training, and send its score to the others."""
         random = _random_state()
-        score = [begun.measure(log) if self.accelerator.is_main_process else None]
+        score = [None if log is None else begun.measure(log)]
         _set_random_state(random)
         broadcast_object_list(score)
         if score[0] is not None:
@@ -374,20 +374,13 @@ class Trainer:
         if len(self.objectives):
             self.objectives[index].load_state_dict(self.objectives[index - 1].state_dict(), strict=False)
 
-    def _report(
-        self,
-        log: MetricsLog | None,
-        terms: dict[str, float],
-        rate: float,
-        speed: float,
-        diagnostics: dict[str, float],
-    ) -> None:
-        epoch, step, done = self.progress.epoch + 1, self.progress.step, self.progress.global_step
+    def _report(self, log: MetricsLog | None, step: StepReport, diagnostics: dict[str, float]) -> None:
         if log is not None:
-            log.write("train", epoch, done, {**terms, "learning_rate": rate, "images_per_s": speed})
+            pace = {"learning_rate": step.learning_rate, "images_per_s": step.images_per_s}
+            log.write("train", step.epoch, step.global_step, {**step.terms, **pace})
             if diagnostics:
-                log.write("diagnostics", epoch, done, diagnostics)
-        self.watcher.step(StepReport(epoch, step, done, terms, rate, speed, self.task.unit))
+                log.write("diagnostics", step.epoch, step.global_step, diagnostics)
+        self.watcher.step(step)
 
     def _agree(self, due: bool, *, may_wait: bool) -> bool:
         """Return whether a checkpoint is due in any process. Clocks differ, but all processes must write together."""
@@ -461,7 +454,7 @@ class FromStart:
         self.before: Measured | None = None
         self.after: Measured | None = None
 
-    def measure(self, log: MetricsLog | None) -> float | None:
+    def measure(self, log: MetricsLog) -> float | None:
         """Measure the start, make it the best model so far, and return its score, or None if it cannot be measured."""
         model = self.start.model
         try:
@@ -473,14 +466,10 @@ class FromStart:
             model.to("cpu")
         self.before = Measured(0, metrics, dict(self.task.replicates))
         self.watcher.note(f"before: {self.task.summary(metrics)}")
-        if log is not None:
-            log.write("before", 0, 0, metrics)
+        log.write("before", 0, 0, metrics)
         if self.start is self.task.start:
-            model.provenance["validation"] = {
-                "epoch": 0,
-                "metrics": metrics,
-                "intervals": self.task.intervals,
-            }
+            reached = {"epoch": 0, "metrics": metrics, "intervals": self.task.intervals}
+            model.provenance["validation"] = reached
         self.task.calibrate(model)
         model.save(self.folder / "best", alone=True)
         return metrics[self.task.metric]
@@ -495,7 +484,7 @@ class FromStart:
         """Return the record of a model's start, and the changes since then, for its folder."""
         return {**self.start.provenance(), "changes": _record(self._differences())}
 
-    def conclude(self, log: MetricsLog | None, progress: Progress) -> None:
+    def conclude(self, log: MetricsLog, progress: Progress) -> None:
         """Report and write the results before and after and their difference, at the end of a run."""
         if self.after is None or not (differences := self._differences()):
             return
@@ -505,8 +494,7 @@ class FromStart:
             for name, each in differences.items()
             for side, bound in zip(("low", "high"), each.interval, strict=True)
         }
-        if log is not None:
-            log.write("difference", progress.epoch, progress.global_step, {**changes, **bounds})
+        log.write("difference", progress.epoch, progress.global_step, {**changes, **bounds})
         written = {
             "start": self.start.provenance(),
             "best_epoch": progress.best_epoch,
@@ -531,11 +519,8 @@ class FromStart:
     def state(self) -> dict[str, Any]:
         """Return the state that a checkpoint keeps."""
         return {
-            name: {
-                "epoch": side.epoch,
-                "metrics": dict(side.metrics),
-                "replicates": {key: torch.from_numpy(row.copy()) for key, row in side.replicates.items()},
-            }
+            name: asdict(side)
+            | {"replicates": {key: torch.from_numpy(row.copy()) for key, row in side.replicates.items()}}
             for name, side in (("before", self.before), ("after", self.after))
             if side is not None
         }

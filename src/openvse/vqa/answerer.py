@@ -23,7 +23,7 @@ from openvse.media.videos import ClipSource
 from openvse.model.base import Model
 from openvse.model.tower import Tower, evaluating
 from openvse.tokenization.vocabulary import UnknownWord, unknown_line
-from openvse.types import EmbeddingSet, Inputs
+from openvse.types import Inputs
 from openvse.vqa.answers import AnswerVocabulary
 from openvse.vqa.recipe import AnswererSpec, HeadSpec
 
@@ -150,11 +150,13 @@ class Answerer(Model):
     ) -> tuple[Float[Tensor, "Q A"], Attended | None]:
         """Return the logits of ``forward``, and the attention weights of the same pass. None without weights."""
         if self.image is None or self.fusion is None or self.image_layer is None:
-            return self._classify(self.text_layer(self.text(questions).vectors.mean(dim=1))), None
-        regions, words = self.fusion.prepare(self._look(images), self.text(questions))
+            return self.classifier(self.text_layer(self.text(questions).vectors.mean(dim=1))), None
+        if images is None:
+            raise ModelError("this model looks at images, but got none: name them")
+        regions, words = self.fusion.prepare(self.image(images), self.text(questions))
         x, z, weights = self.fusion(regions[image_of], words)
         sides = [self.image_layer(x.mean(dim=1)), self.text_layer(z.mean(dim=1))]
-        return self._classify(torch.cat(sides, dim=-1)), None if weights is None else Attended(*weights)
+        return self.classifier(torch.cat(sides, dim=-1)), None if weights is None else Attended(*weights)
 
     def ask(
         self,
@@ -257,16 +259,6 @@ class Answerer(Model):
                 for chance, answer in zip(probabilities, answers, strict=True)
             ]
             yield Answered(guesses, attended and Attended(attended.image[row], attended.words[row]))
-
-    def _look(self, images: Inputs | None) -> EmbeddingSet:
-        if self.image is None or images is None:
-            raise ModelError("this model looks at images, but got none: name them")
-        seen: EmbeddingSet = self.image(images)
-        return seen
-
-    def _classify(self, x: Float[Tensor, "Q E"]) -> Float[Tensor, "Q A"]:
-        logits: Tensor = self.classifier(x)
-        return logits
 
 
 def _not_empty(questions: Sequence[str]) -> list[str]:

@@ -33,6 +33,7 @@ from openvse.training.kind import (
     Request,
     expect_data,
     published_for,
+    same_items,
     under_protocol,
 )
 from openvse.types import FeatureSource
@@ -104,11 +105,7 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
     if model.sees:
         request.check_stores(1)
     store = None if model.image is None else open_store(request.store(0), model.image.encoder)
-    questions = open_questions(
-        request.data,
-        require_images=model.sees and store is None,
-        allow_outside=request.allow_outside,
-    )
+    questions = open_asked(request, require_images=model.sees and store is None)
     expect_data(protocol, questions.name)
     chosen = request.part(questions)
     answered, answers, probabilities = answer_questions(model, chosen, store, request)
@@ -134,6 +131,11 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
         else None,
     )
     return AnswersEvaluation(report, warnings, answered, answers, probabilities)
+
+
+def open_asked(request: Request, *, require_images: bool) -> QuestionSet:
+    """Open all splits of the questions of a request."""
+    return open_questions(request.data, require_images=require_images, allow_outside=request.allow_outside)
 
 
 def answer_questions(
@@ -208,9 +210,7 @@ def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared
     """Answer the same questions with each model, one model in memory at a time."""
     if request.folds > 1:
         raise DataError("--folds is for retrieval: leave it out for models that answer questions")
-    every = open_questions(
-        request.data, require_images=not request.features, allow_outside=request.allow_outside
-    )
+    every = open_asked(request, require_images=not request.features)
     asked = request.part(every)
     questions: QuestionSet | None = None
     for number, run in enumerate(loaded):
@@ -219,12 +219,7 @@ def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared
     for number, run in enumerate(loaded):
         source, (model, store) = run.source, _opened(run, number, request)
         answered, answers, _ = answer_questions(model, asked, store, request)
-        if runs and len(answered) < len(asked):
-            raise DataError(
-                f"{source} can answer {len(answered)} of the {len(asked)} questions that the earlier runs answer: "
-                f"name it first, or extract its features from the same images"
-            )
-        asked = answered
+        asked = same_items(runs, source, "answer", "questions", asked, answered)
         one = score_answers(asked, answers)
         drawn = one.replicates(resamples=request.resamples, seed=request.seed)
         line = seen_in_training(model.provenance, asked.as_corpus()).describe(source)
