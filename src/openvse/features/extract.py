@@ -244,7 +244,6 @@ class _Extraction(ABC, Generic[Content]):
     def make(self, items: Sequence[tuple[str, Content]]) -> Iterator[_Made[Content]]:
         """Yield the features of items, batch by batch."""
 
-
     def part_maker(self) -> Callable[[Sequence[tuple[str, Content]]], list[_Made[Content]]]:
         """Return the function with which a worker extracts its parts."""
         return lambda items: list(self.make(items))
