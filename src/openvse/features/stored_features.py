@@ -69,7 +69,7 @@ class StoredFeatures:
 
     def embed(self, positions: Int[np.ndarray, "B"], batch_size: int) -> EmbeddingSet:
         """Embed the images at these positions of the store, in the order given."""
-        numbers = in_batches(np.arange(len(positions)), batch_size)
+        numbers = map(np.array, in_batches(range(len(positions)), batch_size))
         batches = ((some, self.store.gather(positions[some])) for some in numbers)
         return embed(self._model.image, batches, self._model.device)
 
