@@ -212,7 +212,7 @@ def _create(folder: Path, empty: StoreManifest) -> None:
 
 def _check_numbers(folder: Path, manifest: StoreManifest, dim: int, dtype: StoreDtype, boxes: bool) -> None:
     held, given = (
-        f"{kind} of width {width}{' with boxes' * has_boxes}"
+        f"{kind} of width {width}{' with boxes' if has_boxes else ''}"
         for kind, width, has_boxes in ((manifest.dtype, manifest.dim, manifest.boxes), (dtype, dim, boxes))
     )
     if held != given:
