@@ -22,21 +22,15 @@ _GIVEN = ("assets", "captions", "embed_dim", "grow", "input_dim", "side")
 def describe_part(registry: Registry[Any], made: Configured) -> Part:
     """Return the name of a part and its options. Raise ModelError if a recipe cannot express them."""
     name = _name(registry, type(made))
-    return Part(
-        name=name, **{key: option_as_said(value, f"{name}.{key}") for key, value in _chosen(made).items()}
-    )
+    return Part(name=name, **_values(_chosen(made), name))
 
 
 def describe_image_encoder(encoder: ImageEncoder) -> Part:
     """Return the backbone's name with the options of the backbone and of the encoder around it."""
     backbone = describe_part(BACKBONES, encoder.backbone)
-    around = {key: value for key, value in encoder.arguments().items() if key not in ("backbone", *_GIVEN)}
-    options = {
-        key: option_as_said(value, f"image.encoder.{key}")
-        for key, value in around.items()
-        if value is not None
-    }
-    return Part(name=backbone.name, **backbone.options, **options)
+    stated = {key: value for key, value in encoder.arguments().items() if value is not None}
+    around = {key: value for key, value in stated.items() if key not in ("backbone", *_GIVEN)}
+    return Part(name=backbone.name, **backbone.options, **_values(around, "image.encoder"))
 
 
 def describe_tower(side: str, encoder: ImageEncoder | TextEncoder, aggregator: Aggregator) -> TowerSpec:

@@ -50,16 +50,7 @@ class FoldedConvolution(NamedTuple):
         self, pixels: Float[Tensor, "B I H W"], shortcut: Float[Tensor, "B O h w"] | None = None
     ) -> Float[Tensor, "B O h w"]:
         """Return the convolution of a map, clipped if ReLU6 follows, plus the shortcut if there is one."""
-        made: Tensor = _Convolve.apply(  # type: ignore[no-untyped-call]
-            pixels,
-            self.weight,
-            self.bias,
-            shortcut,
-            self.cast_weight,
-            self.cast_bias,
-            self.stride,
-            self.clipped,
-        )
+        made: Tensor = _Convolve.apply(pixels, shortcut, *self)  # type: ignore[no-untyped-call]
         return made
 
 
@@ -90,9 +81,9 @@ class _Convolve(torch.autograd.Function):
     def forward(
         ctx: Any,
         pixels: Tensor,
+        shortcut: Tensor | None,
         weight: Tensor,
         bias: Tensor,
-        shortcut: Tensor | None,
         cast_weight: Tensor,
         cast_bias: Tensor,
         stride: int,
@@ -112,15 +103,15 @@ class _Convolve(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         pixels, weight, made = ctx.saved_tensors
-        to_pixels, to_weight, to_bias, to_shortcut = ctx.needs_input_grad[:4]
+        to_pixels, to_shortcut, to_weight, to_bias = ctx.needs_input_grad[:4]
         through = gradient
         if made is not None:
             through = torch.ops.aten.hardtanh_backward(gradient, made, 0.0, HIGHEST)
         return (
             _pixel_gradient(through, pixels, weight, ctx.stride) if to_pixels else None,
+            gradient if to_shortcut else None,
             _weight_gradient(through, pixels, weight, ctx.stride).to(ctx.dtype) if to_weight else None,
             through.sum((0, 2, 3)).to(ctx.dtype) if to_bias else None,
-            gradient if to_shortcut else None,
             *(None,) * 4,
         )
 

@@ -29,7 +29,6 @@ PACKAGE = "package:"
 
 CONFIG = "config.json"
 FINGERPRINT_FILE = "fingerprint.txt"
-_CHUNK = 1 << 20  # number of bytes read at once for a digest
 _CONTENT = (
     "*.safetensors",
     "*.bin",
@@ -180,8 +179,7 @@ def identify(source: str, config: Any) -> str:
     for pattern in _CONTENT:
         for path in sorted(folder.glob(pattern)):
             with path.open("rb") as file:
-                while chunk := file.read(_CHUNK):
-                    digest.update(chunk)
+                hashlib.file_digest(file, lambda: digest)
     return f"{config.model_type}@{digest.hexdigest()[:12]}"
 
 

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
+from openvse.corpus.facts import Facts
 from openvse.corpus.splits import hashed_splits
 from openvse.datasets.layout import first_file, published, read_splits, reading_json, require_file
 from openvse.datasets.rows import read_rows, read_tabbed, table_lines
@@ -28,11 +29,10 @@ _ANIMATIONS = (".gif", ".webp")
 
 
 def clip_corpus(
-    name: str,
+    facts: Facts,
     root: Path,
     captions: Mapping[str, Sequence[str]],
     splits: Mapping[str, Collection[str]],
-    folders: Sequence[str],
     *,
     require_images: bool,
     notes: Sequence[str] = (),
@@ -41,6 +41,7 @@ def clip_corpus(
 
     A clip that is in several splits stays in the last, and is reported. All existing folders are searched.
     """
+    folders = facts.places("clips")
     clips = _find_clips(root, folders)
     if require_images and not clips:
         raise DataError(
@@ -51,7 +52,7 @@ def clip_corpus(
         for clip, sentences in captions.items()
         for split in splits.get(clip, ("",))
     )
-    corpus = build_corpus(name, records, require_images=require_images)
+    corpus = build_corpus(facts.name, records, require_images=require_images)
     return replace(corpus, problems=(*notes, *corpus.problems))
 
 
@@ -76,9 +77,7 @@ def open_msr_vtt(root: Path, *, require_images: bool = True) -> Corpus:
     the single file of mirrors. Clips are ``video0.mp4`` and so on, in one folder or as unpacked.
     """
     captions, splits = _read_msr_vtt(root)
-    return clip_corpus(
-        "msr_vtt", root, captions, splits, MSR_VTT.places("clips"), require_images=require_images
-    )
+    return clip_corpus(MSR_VTT, root, captions, splits, require_images=require_images)
 
 
 def open_msr_vtt_1k_a(root: Path, *, require_images: bool = True) -> Corpus:
@@ -89,7 +88,7 @@ def open_msr_vtt_1k_a(root: Path, *, require_images: bool = True) -> Corpus:
     for validation, so that no choice is made on the test clips.
     """
     captions, owners = _read_msr_vtt(root)
-    table = require_file("msr_vtt_1k_a", root, MSR_VTT_1K_A.places("test clips and sentences"))
+    table = require_file(MSR_VTT_1K_A, root, "test clips and sentences")
     columns = (("video_id",), ("sentence",))
     test = {clip: sentence for _, (clip, sentence) in read_rows(table, columns, unread=("key", "vid_key"))}
     if unknown := [clip for clip in test if clip not in captions]:
@@ -100,9 +99,7 @@ def open_msr_vtt_1k_a(root: Path, *, require_images: bool = True) -> Corpus:
     splits = {clip: validation if owners.get(clip) == validation else {"train"} for clip in train}
     splits |= {key: {"test"} for key in test}
     chosen = {clip: [test[clip]] if clip in test else captions[clip] for clip in captions if clip in splits}
-    return clip_corpus(
-        "msr_vtt_1k_a", root, chosen, splits, MSR_VTT.places("clips"), require_images=require_images
-    )
+    return clip_corpus(MSR_VTT_1K_A, root, chosen, splits, require_images=require_images)
 
 
 def _read_msr_vtt(root: Path) -> tuple[dict[str, list[str]], dict[str, set[str]]]:
@@ -142,9 +139,9 @@ def open_msvd(root: Path, *, require_images: bool = True) -> Corpus:
     Each line of ``AllVideoDescriptions.txt``, after a few introductory lines, has the name of a clip and a sentence.
     Each line of the lists has the name of a clip.
     """
-    captions = _read_msvd(require_file("msvd", root, MSVD.places("captions")))
+    captions = _read_msvd(require_file(MSVD, root, "captions"))
     splits = {Path(name).stem: where for name, where in read_splits(root, _MSVD_LISTS).items()}
-    return clip_corpus("msvd", root, captions, splits, MSVD.places("clips"), require_images=require_images)
+    return clip_corpus(MSVD, root, captions, splits, require_images=require_images)
 
 
 def _read_msvd(path: Path) -> dict[str, list[str]]:
@@ -171,24 +168,17 @@ def open_vatex(root: Path, *, require_images: bool = True) -> Corpus:
     ``splits/val.txt`` and ``splits/test.txt`` list the clips of the halves. Without them a hash divides the clips, in
     the same way on every machine, and ``problems`` reports it. Only the English sentences are read.
     """
-    training = dict(_read_vatex(require_file("vatex", root, VATEX.places("captions of the training clips"))))
-    validation = dict(
-        _read_vatex(require_file("vatex", root, VATEX.places("captions of the validation clips")))
+    training, validation = (
+        dict(_read_vatex(require_file(VATEX, root, f"captions of the {part} clips")))
+        for part in ("training", "validation")
     )
     listed = read_splits(root, _VATEX_LISTS)
     clips = list(validation)
     halves = dict(zip(clips, hashed_splits(clips, (0.0, 0.5, 0.5)), strict=True))
     splits = {key: {"train"} for key in training}
     splits |= listed or {clip: {half} for clip, half in halves.items()}
-    return clip_corpus(
-        "vatex",
-        root,
-        training | validation,
-        splits,
-        VATEX.places("clips"),
-        require_images=require_images,
-        notes=() if listed else (_BY_HASH,),
-    )
+    notes = () if listed else (_BY_HASH,)
+    return clip_corpus(VATEX, root, training | validation, splits, require_images=require_images, notes=notes)
 
 
 def _read_vatex(path: Path) -> Iterator[tuple[str, list[str]]]:
@@ -205,7 +195,6 @@ LISTS = {
 """The lists of TGIF's owners, and PVSE's (``split/valid.txt``)."""
 
 MRW_LISTS = {split: tuple(f"split/{name}.tsv" for name in names) for split, names in _PARTS.items()}
-FOLDERS = TGIF.places("clips")
 
 
 def open_tgif(root: Path, *, require_images: bool = True) -> Corpus:
@@ -214,7 +203,7 @@ def open_tgif(root: Path, *, require_images: bool = True) -> Corpus:
     The name of a clip is the file name in its address, without suffix. It may be stored as GIF or as any kind of video.
     PVSE's form is read too: ``tgif-v1.0-gulp.tsv``, with the unused number of frames in a third column, and ``split/``.
     """
-    table = require_file("tgif", root, TGIF.places("captions"))
+    table = require_file(TGIF, root, "captions")
     lines = list(read_tabbed(table, "the clip's address", counts="its number of frames"))
     listed = read_splits(root, LISTS)
     name_of = clip_names([*(address for address, _ in lines), *listed])
@@ -224,7 +213,7 @@ def open_tgif(root: Path, *, require_images: bool = True) -> Corpus:
     splits: defaultdict[str, set[str]] = defaultdict(set)
     for address, where in listed.items():
         splits[name_of[address]] |= where
-    return clip_corpus("tgif", root, captions, splits, FOLDERS, require_images=require_images)
+    return clip_corpus(TGIF, root, captions, splits, require_images=require_images)
 
 
 def open_mrw(root: Path, *, require_images: bool = True) -> Corpus:
@@ -234,11 +223,11 @@ def open_mrw(root: Path, *, require_images: bool = True) -> Corpus:
     ``mp4/<id>.mp4``, or another kind of video or animation of this name.
     """
     captions: defaultdict[str, list[str]] = defaultdict(list)
-    with reading_json(require_file("mrw", root, MRW.places("captions")), "PVSE's format") as tree:
+    with reading_json(require_file(MRW, root, "captions"), "PVSE's format") as tree:
         for each in tree:
             captions[str(each["id"])].append(each["sentence"].strip())
     splits = read_splits(root, MRW_LISTS)
-    return clip_corpus("mrw", root, captions, splits, FOLDERS, require_images=require_images)
+    return clip_corpus(MRW, root, captions, splits, require_images=require_images)
 
 
 def clip_names(addresses: Iterable[str]) -> dict[str, str]:

@@ -52,10 +52,11 @@ def first_folder(root: Path, names: Iterable[str]) -> Path | None:
     return next((root / name for name in names if (root / name).is_dir()), None)
 
 
-def require_file(name: str, root: Path, names: Sequence[str]) -> Path:
-    """Return the first of some paths under the root that is a file. Raise DataError if there is none."""
+def require_file(facts: Facts, root: Path, what: str) -> Path:
+    """Return the file of a piece of a published data set. Raise DataError if there is none."""
+    names = facts.places(what)
     if (path := first_file(root, names)) is None:
-        raise DataError(f"{root}: no {' or '.join(names)}: get the captions of {name} from its owners")
+        raise DataError(f"{root}: no {' or '.join(names)}: get the captions of {facts.name} from its owners")
     return path
 
 

@@ -38,7 +38,12 @@ class TextEncoder(Encoder):
     The build passes four values to each encoder that names them. ``embed_dim`` is D. ``captions`` are all training
     captions, for a new vocabulary. ``assets`` is a folder written by ``save_assets``, whose vocabulary or tokenizer is
     read instead. ``grow`` is whether words of the captions are appended to this vocabulary.
+
+    Attributes:
+        most_tokens: the largest number of tokens of a sentence, or None if an export must be given one.
     """
+
+    most_tokens: int | None = None
 
     @abstractmethod
     def tokenize(self, captions: Sequence[str]) -> list[Tensor]:

@@ -97,6 +97,7 @@ class BiGRU(WordsEncoder):
         if halved and embed_dim % 2:
             raise RecipeError(f"output: words splits embed_dim over two directions: {embed_dim} is odd")
         self.local_dim = word_dim if self.gives_pooled else embed_dim
+        self.most_tokens = None if max_words is None else max_words + 2 * boundaries
         self.global_state, self.bidirectional = global_state, bidirectional
         self.directions = directions
         self.read_vocabulary(captions, assets, grow=grow, split=tokenizer(), nearest=unknown == "nearest")

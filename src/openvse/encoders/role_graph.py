@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from openvse.encoders.words_encoder import GRUStart, WordsEncoder
+from openvse.encoders.words_encoder import GRUStart, WordsEncoder, opened_text
 from openvse.errors import DataError, ModelError, RecipeError, decoded_text, install
 from openvse.files import parse_json
 from openvse.layers.recurrence import packed_gru
@@ -250,9 +250,7 @@ def read_role_graphs(path: Path) -> dict[str, RoleGraph]:
     released code, only V is an action: C-V and R-V are entities with the embedding of V.
     """
     try:
-        with path.open("rb") as raw:
-            is_packed = raw.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if is_packed else path.open("rb") as file:
+        with opened_text(path) as file:
             content = file.read(_MAX_BYTES + 1)  # a few bytes may stand for gigabytes
         tree = parse_json(decoded_text(content, path), most=_MAX_BYTES)
         return {key_of(sentence): _graph(sentence, *graph) for sentence, graph in tree.items()}

@@ -124,6 +124,7 @@ class TransformersText(TextEncoder):
         self.backbone = load_backbone(source, weights=assets is None, tower="text_model")
         positions = getattr(self.backbone.config, "max_position_embeddings", max_length)
         self.max_length = min(max_length, positions, self.tokenizer.model_max_length)
+        self.most_tokens = self.max_length
         fills = self.backbone.config.model_type in ATTENDS_TO_PADDING
         self.cleaning: Cleaning = cleaning or ("lower" if fills else "none")
         if self.cleaning == "lower":

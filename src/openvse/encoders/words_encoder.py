@@ -225,7 +225,7 @@ def read_word_vectors(path: Path, *, wanted: Container[str], dim: int) -> dict[s
     """
     vectors: dict[str, Tensor] = {}
     try:
-        with _opened(path) as lines:
+        with opened_text(path) as lines:
             for number, line in enumerate(text_lines(lines, path), start=1):
                 word, _, rest = line.rstrip().partition(" ")
                 if number == 1 and word.isdigit() and rest.isdigit():
@@ -240,7 +240,8 @@ def read_word_vectors(path: Path, *, wanted: Container[str], dim: int) -> dict[s
     return {word: vector for word, vector in vectors.items() if word in wanted}
 
 
-def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
+def opened_text(path: Path) -> gzip.GzipFile | BufferedReader:
+    """Open a file, or what it holds if it is packed with gzip."""
     with path.open("rb") as file:
         packed = file.read(len(GZIP)) == GZIP
     return gzip.open(path) if packed else path.open("rb")

@@ -94,11 +94,8 @@ def list_records(
     if not listing.records:
         what = "image" if listing.kind == "images" else "sentence"
         more = f" ({listing.left_out.describe()})" if listing.left_out else ""
-        more += (
-            f" (the first of {len(listing.failed)} failures: {listing.failed[0][1]})"
-            if listing.failed
-            else ""
-        )
+        if listing.failed:
+            more += f" (the first of {len(listing.failed)} failures: {listing.failed[0][1]})"
         raise DataError(f"there is no {what} to encode in {escaped(path)}{more}")
     _check_unique(path, listing.records)
     return listing

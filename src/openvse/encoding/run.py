@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -149,14 +149,13 @@ def _write_parquet(target: Path, blocks: Iterable[EncodedBlock]) -> None:
     """
     pa, parquet = _import_parquet()
     writer: Any = None
-    try:
+    with ExitStack() as opened:
         for block in blocks:
             table = _arrow(pa, *block)
-            writer = writer or parquet.ParquetWriter(target, table.schema, compression="zstd")
+            writer = writer or opened.enter_context(
+                parquet.ParquetWriter(target, table.schema, compression="zstd")
+            )
             writer.write_table(table, row_group_size=len(table))
-    finally:
-        if writer is not None:
-            writer.close()
 
 
 def _arrow(
@@ -264,11 +263,11 @@ def encode(
     threads = torch.get_num_threads() if workers is None else workers.threads
     numbers = dtype, batch_size, threads, loaded.device.type
     settings = json.dumps([loaded.fingerprint, records.kind, *numbers])
-    run = _Run(target, records, loaded, settings, dtype, batch_size, shard_size)
+    run = _Run(target, records, loaded, settings, dtype, batch_size, shard_size, sharing, progress)
     if (report := run.finished(overwrite)) is not None and not target.work.exists():
         return report
     with IndexFolder(target.work) as index:
-        report = report or run(index, sharing, progress)
+        report = report or run(index)
         shutil.rmtree(target.work, ignore_errors=True)
     return report
 
@@ -291,6 +290,8 @@ class _Run:
     dtype: VectorDtype
     batch_size: int
     shard_size: int
+    sharing: Sharing | None
+    progress: Callable[[WorkProgress], None] | None
     reasons: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -322,24 +323,14 @@ class _Run:
             )
         return None
 
-    def __call__(
-        self, folder: IndexFolder, sharing: Sharing | None, progress: Callable[[WorkProgress], None] | None
-    ) -> EncodingReport:
+    def __call__(self, folder: IndexFolder) -> EncodingReport:
         """Embed the records that an earlier run has not, and write the output."""
         try:
-            earlier = self._embed(folder, sharing, progress)
-            return self._write(earlier)
+            return self._write(self._embed(folder))
         except IndexDamagedError:  # embed everything again
-            return self._write(self._embed(folder, sharing, progress, anew=True))
+            return self._write(self._embed(folder, anew=True))
 
-    def _embed(
-        self,
-        folder: IndexFolder,
-        sharing: Sharing | None,
-        progress: Callable[[WorkProgress], None] | None,
-        *,
-        anew: bool = False,
-    ) -> int:
+    def _embed(self, folder: IndexFolder, *, anew: bool = False) -> int:
         """Complete the unfinished index, and return the number of records that an earlier run had embedded."""
         records, root, key = self.records.records, Root(0, "", ""), sha256(self.settings.encode()).hexdigest()
         with IndexWriter(folder, model=key, roots=[root], dtype=self.dtype, anew=anew) as writer:
@@ -347,9 +338,9 @@ class _Run:
             held = {item: Item(item, modified_ns, size) for item, modified_ns, size, *_ in walked}
             new = remaining(records, lambda record: held.get(record.item.id) == record.item, self.batch_size)
             embedder, before = Embedder(self.model, self.batch_size), len(records) - len(new)
-            pace = Pace(len(records), progress, before=before, unit="items")
+            pace = Pace(len(records), self.progress, before=before, unit="items")
             pace.tell()
-            for batch in keep_batches(embedder.embed(new, sharing), writer, pace):
+            for batch in keep_batches(embedder.embed(new, self.sharing), writer, pace):
                 self.reasons |= {record.item.id: reason for record, reason in batch.failed}
         ids = (record.item.id for record in records)
         self.reasons = {item: self.reasons[item] for item in ids if item in self.reasons}

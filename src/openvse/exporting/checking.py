@@ -94,12 +94,13 @@ def check_side(model: TwoTower, folder: Path, description: Description, name: st
     side: Side = getattr(description, name)
     tower: Tower[Any] = getattr(model, name)
     sizes = checked_sizes(side.longest)
-    run = _runner(folder, description, name)
+    runtime = OnnxModel(folder)
     parts = []
     for size, inputs in zip(sizes, examples(tower, side, sizes), strict=True):
         embedded: EmbeddingSet = tower(inputs)
         given = [inputs.values] if inputs.mask is None else [inputs.values, inputs.mask]
-        measured = deviation(f"{name} tower", embedded.vectors.numpy(), run(*given))
+        arrays = {key: tensor.numpy() for key, tensor in zip(side.inputs, given, strict=True)}
+        measured = deviation(f"{name} tower", embedded.vectors.numpy(), runtime.run(name, arrays))
         at = "" if side.longest is None else f" with {size} {side.inputs[0]}"
         judge(measured, f"the exported {name} tower{at}", is_int8=description.precision == "int8")
         parts.append(measured)
@@ -162,15 +163,6 @@ def judge(measured: Deviation, what: str, *, is_int8: bool = False, tolerance: f
             f"{what} gives embeddings that differ from the model's by {measured.largest:.1e} (allowed: "
             f"{allowed:g}), so it is not written: report it"
         )
-
-
-def _runner(folder: Path, description: Description, name: str) -> Any:
-    """Return a function that runs the program of a side on the tensors of a batch."""
-    side: Side = getattr(description, name)
-    runtime = OnnxModel(folder)
-    return lambda *given: runtime.run(
-        name, {key: tensor.numpy() for key, tensor in zip(side.inputs, given, strict=True)}
-    )
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,6 @@ from openvse.aggregators.base import Aggregator, RankedPooling
 from openvse.aggregators.learned import AdPool
 from openvse.backbones.fine_tuning import without_adapters
 from openvse.corpus import Corpus
-from openvse.encoders import BiGRU
-from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import ModelError, install, message_of
 from openvse.exporting.checking import (
     OF_WORDS,
@@ -140,15 +138,6 @@ def with_tables(module: ModuleT, longest: int) -> ModuleT:
         else:
             with_tables(child, longest)
     return module
-
-
-def longest_text(encoder: object, longest: int) -> int:
-    """Return the largest number of tokens that a text encoder makes of a sentence, or ``longest`` without a limit."""
-    if isinstance(encoder, TransformersText):
-        return int(encoder.max_length)
-    if isinstance(encoder, BiGRU) and encoder.max_words is not None:
-        return encoder.max_words + 2 * encoder.boundaries
-    return longest
 
 
 def traced(program: nn.Module, example: Sequence[Tensor], longest: int | None, side: str) -> Any:
@@ -450,7 +439,7 @@ def _round(
 
 def _write_text(model: TwoTower, folder: Path, longest: int) -> Side:
     encoder = model.text.encoder
-    most = longest_text(encoder, longest)
+    most = longest if encoder.most_tokens is None else encoder.most_tokens
     side = Side("text.onnx", ("tokens", "mask"), most, None, describe_tokenizer(encoder, folder))
     _write(model.text, side, folder, "text", most)
     return side

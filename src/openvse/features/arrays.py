@@ -19,7 +19,7 @@ from openvse.features.store import as_inputs, positions_of
 from openvse.types import Inputs
 
 _BLOCK_BYTES = 64 * 2**20
-_SAMPLED_GROUPS = 256
+_SAMPLED_GROUPS, _MOST_REPEATS = 256, 100
 
 
 class ArrayRows:
@@ -77,13 +77,13 @@ class ArrayRows:
         for start in range(0, len(self), step):
             yield start, self.read(start, min(step, len(self) - start))
 
-    def repeats(self, most: int = 100) -> int:
+    def repeats(self) -> int:
         """Return how many equal rows each image has, as in files that repeat it for each caption. Usually 1.
 
         The first image's number counts. Only some groups all over the file are compared, since reading the 31 GiB of
         COCO would take minutes. ``data check`` reads all.
         """
-        most = min(most, len(self))
+        most = min(_MOST_REPEATS, len(self))
         first = self.read(0).tobytes() if most else b""
         size = next((row for row in range(1, most) if self.read(row).tobytes() != first), max(1, most))
         if size == 1:
@@ -130,6 +130,8 @@ class ArrayFeatures:
             for number, part in enumerate(self.parts)
             for image, item in enumerate(part.ids)
         }
+        self.dim = self.parts[0].rows.shape[2]
+        """C, the width of a local feature."""
         self._position_of = dict(zip(places, range(len(places)), strict=True))
         self._places = np.array(list(places.values()), dtype=np.int64).reshape(-1, 2)
 
@@ -138,11 +140,6 @@ class ArrayFeatures:
 
     def __contains__(self, item: object) -> bool:
         return item in self._position_of
-
-    @property
-    def dim(self) -> int:
-        """C, the width of a local feature."""
-        return self.parts[0].rows.shape[2]
 
     def positions(self, ids: Sequence[str]) -> Int[np.ndarray, "B"]:
         """Return the positions of items. Raise StoreError, with the first three, if some are missing."""

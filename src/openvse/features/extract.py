@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -121,16 +120,9 @@ def extract_features(
         paths[item] = Path(path) if isinstance(path, str) else path
     if backbone.fingerprint is None:
         raise ModelError("this encoder only reads stored features: extract with one that has a backbone")
-    how = _ImageExtraction(
-        max(1, batch_size // backbone.stored_images),
-        device,
-        dtype,
-        backbone.fingerprint,
-        backbone.feature_dim,
-        backbone.gives_boxes,
-        backbone,
-        num_workers,
-    )
+    about = backbone.fingerprint, backbone.feature_dim, backbone.gives_boxes
+    at_once = max(1, batch_size // backbone.stored_images)
+    how = _ImageExtraction(at_once, device, dtype, *about, backbone, num_workers)
     report = ExtractionReport()
     report.failed = _extract(how, [*paths.items()], Path(store), workers, progress, report)
     report.stale = FeatureStore(store).stale([*paths.items()]) if report.skipped_existing else ""
@@ -169,15 +161,9 @@ def extract_text_features(
     """
     wanted = list({text_id(text): text for text in texts}.items())
     report = ExtractionReport(unit="texts")
-    made = encoder.fingerprint, encoder.feature_dim, False
-    _extract(
-        _TextExtraction(batch_size, device, dtype, *made, encoder),
-        wanted,
-        Path(store),
-        workers,
-        progress,
-        report,
-    )
+    about = encoder.fingerprint, encoder.feature_dim, False
+    how = _TextExtraction(batch_size, device, dtype, *about, encoder)
+    _extract(how, wanted, Path(store), workers, progress, report)
     return report
 
 
@@ -258,6 +244,10 @@ class _Extraction(ABC, Generic[Content]):
     def make(self, items: Sequence[tuple[str, Content]]) -> Iterator[_Made[Content]]:
         """Yield the features of items, batch by batch."""
 
+    def part_maker(self) -> Callable[[Sequence[tuple[str, Content]]], list[_Made[Content]]]:
+        """Return the function with which a worker extracts its parts."""
+        return lambda items: list(self.make(items))
+
 
 @dataclass(frozen=True)
 class _ImageExtraction(_Extraction[ImageFile]):
@@ -325,12 +315,6 @@ def _by_workers(
 ) -> Iterator[_Made[Content]]:
     """Let workers extract items, and yield the same as ``_Extraction.make``."""
     size = max(1, ITEMS_IN_PART // how.batch_size) * how.batch_size
-    prepare = partial(_part_maker, replace(how, device=workers.device))
+    prepare = replace(how, device=workers.device).part_maker
     for batches in results_in_order([*in_batches(items, size)], prepare, workers):
         yield from batches
-
-
-def _part_maker(
-    how: _Extraction[Content],
-) -> Callable[[Sequence[tuple[str, Content]]], list[_Made[Content]]]:
-    return lambda items: list(how.make(items))

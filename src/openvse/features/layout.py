@@ -97,18 +97,15 @@ class StoreManifest:
         try:
             fields = read_json(path)
             name, version = fields.pop("format"), fields.pop("version")
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise damaged_store(folder, f"{MANIFEST} cannot be understood") from error
-        if name != FORMAT or version != VERSION:
-            raise StoreError(
-                f"feature store {folder} has format {name} {version}, but this openvse reads {FORMAT} {VERSION}: "
-                f"extract again, or use the openvse that made it"
-            )
-        try:
+            if name != FORMAT or version != VERSION:
+                raise StoreError(
+                    f"feature store {folder} has format {name} {version}, but this openvse reads {FORMAT} {VERSION}: "
+                    f"extract again, or use the openvse that made it"
+                )
             manifest = cls(**fields)
             counts = (manifest.dim, manifest.items, manifest.rows, manifest.id_bytes, *manifest.sums.values())
             sound = all(type(count) is int and count >= 0 for count in counts)
-        except (TypeError, AttributeError) as error:
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise damaged_store(folder, f"{MANIFEST} cannot be understood") from error
         if not sound or manifest.dtype not in ("float16", "float32") or not isinstance(manifest.boxes, bool):
             raise damaged_store(folder, f"{MANIFEST} holds impossible values")

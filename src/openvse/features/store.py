@@ -62,6 +62,11 @@ class FeatureStore:
     The store holds the data committed before it was opened. A writer may continue meanwhile. It pickles as its path, so
     that each worker of a data loader opens it itself.
 
+    Attributes:
+        dim: C, the width of a local feature.
+        fingerprint: the fingerprint of the encoder that made the features.
+        has_boxes: whether the store holds a box for each local feature.
+
     Examples:
         >>> store = FeatureStore(Path("features"))  # doctest: +SKIP
         >>> batch = store.gather(store.positions(["a.jpg", "b.jpg"]))  # doctest: +SKIP
@@ -85,6 +90,8 @@ class FeatureStore:
         fits = expected_fingerprint is None or self._manifest.fits(expected_fingerprint)
         self._manifest.check(path, None if fits else expected_fingerprint)
         self._manifest.compare(path, all_files=check)
+        self.dim, self.fingerprint = self._manifest.dim, self._manifest.encoder
+        self.has_boxes = self._manifest.boxes
         self.lengths: Int[np.ndarray, "items"] = np.fromfile(
             path / LENGTHS, "<i8", self._manifest.items, offset=HEADER_BYTES
         )
@@ -106,21 +113,6 @@ class FeatureStore:
 
     def __contains__(self, item: object) -> bool:
         return item in self._position_of
-
-    @property
-    def dim(self) -> int:
-        """C, the width of a local feature."""
-        return self._manifest.dim
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the encoder that made the features."""
-        return self._manifest.encoder
-
-    @property
-    def has_boxes(self) -> bool:
-        """Whether the store holds a box for each local feature."""
-        return self._manifest.boxes
 
     @cached_property
     def ids(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from openvse.features.store import FeatureStore, open_store
 from openvse.files import read_text
 from openvse.media.packed import ImageFile
 from openvse.model.two_tower import TwoTower, embed
+from openvse.pipeline import in_batches
 from openvse.specs.load import parse_yaml
 from openvse.types import EmbeddingSet
 
@@ -68,12 +69,8 @@ class StoredFeatures:
 
     def embed(self, positions: Int[np.ndarray, "B"], batch_size: int) -> EmbeddingSet:
         """Embed the images at these positions of the store, in the order given."""
-        numbers = np.arange(len(positions))
-        starts = range(0, len(positions), batch_size)
-        batches = (
-            (numbers[start : start + batch_size], self.store.gather(positions[start : start + batch_size]))
-            for start in starts
-        )
+        numbers = map(np.array, in_batches(range(len(positions)), batch_size))
+        batches = ((some, self.store.gather(positions[some])) for some in numbers)
         return embed(self._model.image, batches, self._model.device)
 
 

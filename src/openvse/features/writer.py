@@ -211,11 +211,9 @@ def _create(folder: Path, empty: StoreManifest) -> None:
 
 
 def _check_numbers(folder: Path, manifest: StoreManifest, dim: int, dtype: StoreDtype, boxes: bool) -> None:
-    def described(dtype: StoreDtype, dim: int, boxes: bool) -> str:
-        return f"{dtype} of width {dim}{' with boxes' if boxes else ''}"
-
-    if (manifest.dim, manifest.dtype, manifest.boxes) != (dim, dtype, boxes):
-        raise StoreError(
-            f"feature store {folder} holds {described(manifest.dtype, manifest.dim, manifest.boxes)}, "
-            f"not {described(dtype, dim, boxes)}: write to another folder"
-        )
+    held, given = (
+        f"{kind} of width {width}{' with boxes' if has_boxes else ''}"
+        for kind, width, has_boxes in ((manifest.dtype, manifest.dim, manifest.boxes), (dtype, dim, boxes))
+    )
+    if held != given:
+        raise StoreError(f"feature store {folder} holds {held}, not {given}: write to another folder")

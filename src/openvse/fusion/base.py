@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from openvse.layers.attention import Attention, checked_dropout
 from openvse.registry import Configured
-from openvse.types import EmbeddingSet
+from openvse.types import EmbeddingSet, Features
 
 LAYERS = 2
 """The number of attention layers on each side of a pair: cross-attention, then self-attention."""
@@ -90,7 +90,7 @@ class Fusion(Configured, nn.Module, ABC):
     def forward(self, images: Prepared, texts: Prepared) -> Reduced:
         """Reduce P pairs: item p of the images with item p of the texts."""
         x, z = self.read(images, texts)
-        return self.reduce(x, images.mask, z, texts.mask)
+        return self.reduce(Features(x, images.mask), Features(z, texts.mask))
 
     def read(
         self, images: Prepared, texts: Prepared
@@ -106,13 +106,7 @@ class Fusion(Configured, nn.Module, ABC):
         )
 
     @abstractmethod
-    def reduce(
-        self,
-        x: Float[Tensor, "P N D"],
-        x_mask: Bool[Tensor, "P N"],
-        z: Float[Tensor, "P M D"],
-        z_mask: Bool[Tensor, "P M"],
-    ) -> Reduced:
+    def reduce(self, x: Features, z: Features) -> Reduced:
         """Reduce the tokens of the images (x) and of the texts (z) of P pairs to k vectors each."""
 
     def _begin(self, items: EmbeddingSet, side: int) -> EmbeddingSet:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -34,18 +34,12 @@ class ScoreAttentionFusion(Fusion):
         self.image_scores = AttentionScores(embed_dim, num_heads, num_vectors)
         self.text_scores = AttentionScores(embed_dim, num_heads, num_vectors)
 
-    def reduce(
-        self,
-        x: Float[Tensor, "P N D"],
-        x_mask: Bool[Tensor, "P N"],
-        z: Float[Tensor, "P M D"],
-        z_mask: Bool[Tensor, "P M"],
-    ) -> Reduced:
+    def reduce(self, x: Features, z: Features) -> Reduced:
         # The order of the sides is fixed: in another order, the sum of the gradients would differ in its last bits.
-        of_x = self.image_scores(x, x_mask, z, z_mask)
-        image = of_x @ x
-        of_z = self.text_scores(z, z_mask, x, x_mask)
-        return Reduced(image, of_z @ z, (of_x, of_z))
+        of_x = self.image_scores(x.local, x.mask, z.local, z.mask)
+        image = of_x @ x.local
+        of_z = self.text_scores(z.local, z.mask, x.local, x.mask)
+        return Reduced(image, of_z @ z.local, (of_x, of_z))
 
 
 class Pooled(Fusion):
@@ -78,17 +72,8 @@ class Pooled(Fusion):
                 f"global vector and makes the same number of embeddings of every item, such as mean or gpo"
             )
 
-    def reduce(
-        self,
-        x: Float[Tensor, "P N D"],
-        x_mask: Bool[Tensor, "P N"],
-        z: Float[Tensor, "P M D"],
-        z_mask: Bool[Tensor, "P M"],
-    ) -> Reduced:
-        return Reduced(
-            self.image_aggregator(Features(x, x_mask)).vectors,
-            self.text_aggregator(Features(z, z_mask)).vectors,
-        )
+    def reduce(self, x: Features, z: Features) -> Reduced:
+        return Reduced(self.image_aggregator(x).vectors, self.text_aggregator(z).vectors)
 
 
 # The most numbers that the tokens of the pairs in memory may have. A CPU is fastest while they fit its cache.

@@ -191,7 +191,9 @@ class _Sum(torch.autograd.Function):
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor, None, Tensor]:
         """Give each element the gradient of its rank, and each weight the gradient summed over its elements."""
         local, mask, weights, ids = ctx.saved_tensors
-        of_local, of_weights = _sum_gradients(local, mask, weights, ids, given.contiguous())
+        of_local, of_weights = torch.empty(local.shape, dtype=local.dtype), torch.zeros_like(weights)
+        tensors = (local, mask, weights, ids, given.contiguous().float(), of_local, of_weights)
+        _call("sum_back", local, weights.shape[1], tensors)
         return of_local, None, of_weights.to(ctx.kind)
 
 
@@ -210,7 +212,10 @@ class _Sort(torch.autograd.Function):
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor, None]:
         """Give each element the gradient of its rank."""
         mask, ids = ctx.saved_tensors
-        return _sort_gradient(mask, ids, given.contiguous()), None
+        given = given.contiguous()
+        of_local = torch.empty_like(given)
+        _call("sort_back", given, 0, (mask, ids, given, of_local))
+        return of_local, None
 
 
 def _with_rows(local: Float[Tensor, "B N L"]) -> Float[Tensor, "B N L"]:
@@ -245,20 +250,6 @@ def _sum_by_rank(
     return out.to(local.dtype)
 
 
-def _sum_gradients(
-    local: Float[Tensor, "B N L"],
-    mask: UInt8[Tensor, "B N"],
-    weights: Float[Tensor, "B M"],
-    ids: UInt8[Tensor, "B N L"],
-    given: Float[Tensor, "B L"],
-) -> tuple[Float[Tensor, "B N L"], Float[Tensor, "B M"]]:
-    """Give each element the gradient of its rank, and each weight the gradient summed over its elements."""
-    of_local, of_weights = torch.empty(local.shape, dtype=local.dtype), torch.zeros_like(weights)
-    tensors = (local, mask, weights, ids, given.float(), of_local, of_weights)
-    _call("sum_back", local, weights.shape[1], tensors)
-    return of_local, of_weights
-
-
 def _sorted(
     local: Float[Tensor, "B N L"], mask: UInt8[Tensor, "B N"], ids: UInt8[Tensor, "B N L"] | None
 ) -> Float[Tensor, "B N L"]:
@@ -266,15 +257,6 @@ def _sorted(
     out = torch.empty(local.shape, dtype=local.dtype)
     _call("sort", local, 0, (local, mask, out, ids))
     return out
-
-
-def _sort_gradient(
-    mask: UInt8[Tensor, "B N"], ids: UInt8[Tensor, "B N L"], given: Float[Tensor, "B N L"]
-) -> Float[Tensor, "B N L"]:
-    """Give each element the gradient of its rank."""
-    of_local = torch.empty_like(given)
-    _call("sort_back", given, 0, (mask, ids, given, of_local))
-    return of_local
 
 
 def _call(

@@ -254,14 +254,13 @@ class _Walk:
 
     def _is_again(self, name: str, start: str) -> bool:
         """Return whether a link leads to an already listed file, to be left out. New files count as listed."""
-        if self.seen is not None:
-            with suppress(OSError):
-                status = os.stat(os.path.join(self.root, name))  # noqa: PTH116, PTH118
-                identity = status.st_dev, status.st_ino
-                if start and identity in self.seen:
-                    self.left_out[AGAIN].append(self.root / name)
-                    return True
-                self.seen.add(identity)
+        identity = None if self.seen is None else identity_of(os.path.join(self.root, name))  # noqa: PTH118
+        if self.seen is None or identity is None:
+            return False
+        if start and identity in self.seen:
+            self.left_out[AGAIN].append(self.root / name)
+            return True
+        self.seen.add(identity)
         return False
 
 

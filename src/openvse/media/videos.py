@@ -439,8 +439,7 @@ def _timed(container: Any, stream: Any, table: _FrameTable) -> Iterator[tuple[fl
 def _upright(frame: Any) -> Image.Image:
     """Turn a decoded frame into upright RGB, by the rotation that the camera recorded (counter-clockwise degrees)."""
     image: Image.Image = frame.to_image()
-    turns = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
-    turn = turns.get(round(getattr(frame, "rotation", 0)) % 360)
+    turn = getattr(Image.Transpose, f"ROTATE_{round(getattr(frame, 'rotation', 0)) % 360}", None)
     return image if turn is None else image.transpose(turn)
 
 

@@ -47,7 +47,17 @@ def view_diagnostics(batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
     return report
 
 
-class MultiViewAverage(RankingTerm):
+class _OfViews(RankingTerm):
+    """A term on the scores of each view, which also reports what the views do."""
+
+    scores_views: ClassVar[bool] = True
+
+    def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
+        """Return the diagnostics of the miner and the share of pairs that each view wins."""
+        return super().diagnostics(batch) | view_diagnostics(batch)
+
+
+class MultiViewAverage(_OfViews):
     """The mean over the views of each view's own contrast. Each view mines its own negatives.
 
     ``L_Avg = 1/K sum_k { [a - s(v_k,t) + s(v_k,t^)]_+ + [a - s(v_k,t) + s(v^_k,t)]_+ }`` (MV-VSE, eq. 8), with any
@@ -57,19 +67,13 @@ class MultiViewAverage(RankingTerm):
         RecipeError: in the forward pass, the images differ in their number of views.
     """
 
-    scores_views: ClassVar[bool] = True
-
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
         """Average the contrast over the views. K = 1 is the plain contrast."""
         views = view_scores(batch.images, batch.texts)
         return torch.stack([self.both_ways(view, batch.positives) for view in views]).mean()
 
-    def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
-        """Return the diagnostics of the miner and the share of pairs that each view wins."""
-        return super().diagnostics(batch) | view_diagnostics(batch)
 
-
-class MultiViewBound(RankingTerm):
+class MultiViewBound(_OfViews):
     """An upper bound of the contrast on ``s* = max_k s(v_k, t)`` that gives every view a gradient.
 
     ``L_Up = 1/K sum_k { [a - s(v_k,t) + s*(V,T^)]_+ 1(V,T^) + [a - s(v_k,t) + s*(V^,T)]_+ 1(V^,T) }`` (MV-VSE,
@@ -90,8 +94,6 @@ class MultiViewBound(RankingTerm):
         RecipeError: in the forward pass, the images differ in their number of views.
     """
 
-    scores_views: ClassVar[bool] = True
-
     def __init__(
         self,
         *,
@@ -110,10 +112,6 @@ class MultiViewBound(RankingTerm):
     def of_views(self, views: Float[Tensor, "K I T"], positives: Bool[Tensor, "I T"]) -> Float[Tensor, ""]:
         """Return the term's value from the scores of each view."""
         return self._one_way(views, positives) + self._one_way(views.mT, transposed(positives))
-
-    def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
-        """Return the diagnostics of the miner and the share of pairs that each view wins."""
-        return super().diagnostics(batch) | view_diagnostics(batch)
 
     def _one_way(self, views: Float[Tensor, "K A C"], positives: Bool[Tensor, "A C"]) -> Float[Tensor, ""]:
         best = views.amax(dim=0)

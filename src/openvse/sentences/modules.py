@@ -15,8 +15,7 @@ from torch import Tensor
 
 from openvse.assembly.parts import build_aggregator, build_text_encoder
 from openvse.assembly.pooling import pooling
-from openvse.encoders import BiGRU, TextEncoder
-from openvse.encoders.transformers_text import TransformersText
+from openvse.encoders import TextEncoder
 from openvse.errors import ModelError, RecipeError
 from openvse.files import read_json
 from openvse.functional import pad
@@ -180,10 +179,7 @@ class TextTower(InFolder, InputModule):  # type: ignore[misc]
     @property
     def max_seq_length(self) -> int | None:
         """The largest number of tokens read from a sentence. None reads all."""
-        encoder = self.tower.encoder
-        if isinstance(encoder, BiGRU) and encoder.max_words is not None:
-            return encoder.max_words + 2 * encoder.boundaries
-        return encoder.max_length if isinstance(encoder, TransformersText) else None
+        return self.tower.encoder.most_tokens
 
     def preprocess(
         self, inputs: Sequence[Any], prompt: str | None = None, task: str | None = None

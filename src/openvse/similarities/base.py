@@ -98,8 +98,11 @@ def score_blocks(
     Memory is bounded by the block, whatever I and T are.
     """
     with torch.inference_mode():
-        for i in range(0, len(images), block_size):
-            rows = slice(i, min(i + block_size, len(images)))
-            for t in range(0, len(texts), block_size):
-                columns = slice(t, min(t + block_size, len(texts)))
+        for rows in slices(len(images), block_size):
+            for columns in slices(len(texts), block_size):
                 yield rows, columns, similarity(images[rows], texts[columns])
+
+
+def slices(count: int, size: int) -> list[slice]:
+    """Return the blocks of a number of items. The last one may be smaller."""
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]

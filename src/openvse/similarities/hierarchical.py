@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from openvse.errors import RecipeError
 from openvse.functional import MASKED, normalize
-from openvse.similarities.base import Similarity
+from openvse.similarities.base import Similarity, slices
 from openvse.types import EmbeddingSet
 
 # The most cosines of elements and nodes, and the most numbers of gathered items, in memory at a time.
@@ -72,8 +72,8 @@ class Hierarchical(Similarity):
         """Score all pairs. Memory holds the scores and one tile of pairs."""
         side = _side(images, texts)
         columns = [
-            torch.cat([self._tile(images[i], texts[t]) for i in _slices(len(images), side)])
-            for t in _slices(len(texts), side)
+            torch.cat([self._tile(images[i], texts[t]) for i in slices(len(images), side)])
+            for t in slices(len(texts), side)
         ]
         return torch.cat(columns, dim=1)
 
@@ -84,7 +84,7 @@ class Hierarchical(Similarity):
         size = max(1, _NUMBERS // (images.vectors[0].numel() + texts.vectors[0].numel()))
         parts = [
             self._score(images[rows[some]], texts[columns[some]], _aligned)
-            for some in _slices(len(rows), size)
+            for some in slices(len(rows), size)
         ]
         return torch.cat(parts) if parts else images.vectors.new_zeros(0)
 
@@ -158,7 +158,3 @@ def _side(images: EmbeddingSet, texts: EmbeddingSet) -> int:
     """Return the number of images and of texts in a tile."""
     cosines = max(1, images.mask.shape[1] // 2) * max(1, texts.mask.shape[1] // 2)
     return max(1, math.isqrt(_COSINES // cosines))
-
-
-def _slices(count: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]

@@ -15,7 +15,7 @@ from openvse.functional import best_of_pairs, best_of_sets
 from openvse.fusion.base import Fusion
 from openvse.fusion.pairs import ScoreAttentionFusion, score_listed, score_pairs
 from openvse.registry import Maker
-from openvse.similarities.base import Similarity
+from openvse.similarities.base import Similarity, slices
 from openvse.types import EmbeddingSet
 
 # The number of differences in memory at a time, such that they fit a CPU's cache.
@@ -77,10 +77,8 @@ def _tiles(
 ) -> Iterator[tuple[slice, slice, Float[Tensor, "a c D"]]]:
     """Yield ``max(0, t - i)`` for some images and some texts at a time."""
     side = max(1, math.isqrt(_DIFFERENCES // images.shape[1]))
-    for first_image in range(0, len(images), side):
-        rows = slice(first_image, first_image + side)
-        for first_text in range(0, len(texts), side):
-            columns = slice(first_text, first_text + side)
+    for rows in slices(len(images), side):
+        for columns in slices(len(texts), side):
             yield rows, columns, (texts[columns] - images[rows].unsqueeze(1)).clamp_(min=0)
 
 
