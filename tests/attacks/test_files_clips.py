@@ -8,8 +8,8 @@ import struct
 import pytest
 
 from openvse.errors import BadVideoError
-from openvse.media.headers import read_header
 from openvse.media.videos import clip_seconds, read_poster
+from photographs import read_header
 
 pytest.importorskip("av")
 

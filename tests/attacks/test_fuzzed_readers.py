@@ -24,10 +24,11 @@ from openvse.features.importing import import_features
 from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter
 from openvse.indexing.manifest import read_manifest
-from openvse.media.headers import read_header, read_xmp
+from openvse.media.headers import read_xmp
 from openvse.model.folder import read_config
 from openvse.runtime.description import read_description
 from openvse.tokenization.vocabulary import Vocabulary
+from photographs import read_header
 
 pytestmark = pytest.mark.medium
 QUICK = settings(

@@ -195,7 +195,7 @@ def _joined(pieces: Iterable[np.ndarray]) -> np.ndarray:
                 both = cv2.boxPoints(cv2.minAreaRect(np.concatenate([whole, lines[place]])))  # clockwise
                 if min(_sides(both)) <= _THICKER * max(min(_sides(whole)), min(_sides(lines[place]))):
                     whole = np.roll(both, -int(both.sum(1).argmin()), 0)  # from the upper one on the left
-                    parts.append(place)
+                    parts.append(int(place))
             if parts:
                 lines[parts] = np.inf  # an empty rectangle
                 lines[parts[0]] = whole
