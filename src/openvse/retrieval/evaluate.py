@@ -452,7 +452,10 @@ def _examples(corpus: Corpus, first: Row, second: Row, count: int) -> list[Answe
         hits = np.stack([each.hits[:, 0] for each in outcomes], axis=1)
         placed, direction = [*zip(ranks, rows, strict=True)], _Direction(corpus, side, outcomes[0])
         ends = (
-            [(n, hits[n].tolist(), *(_place(each[n], len(row.runs)) for each, row in placed)) for n in some]
+            [
+                (n, hits[n].tolist(), *(_place(each[n], len(row.runs)) for each, row in placed))
+                for n in some.tolist()
+            ]
             for some in largest_changes(np.log(ranks[0] / ranks[1]), count)
         )
         better, worse = (tuple(starmap(direction.answered, end)) for end in ends)

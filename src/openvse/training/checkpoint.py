@@ -18,6 +18,9 @@ FORMAT_VERSION = 1
 CHECKPOINT = "last.pt"
 """The name of the checkpoint in the folder of a run."""
 
+_DAMAGED = (RuntimeError, EOFError, pickle.UnpicklingError, KeyError, TypeError, ValueError, OSError)
+"""The errors of reading a damaged checkpoint."""
+
 BEST = "best"
 """The name of the folder of its best model."""
 
@@ -56,15 +59,7 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
         version = state.pop("format_version")
         position = state.pop("progress")
         progress = Progress(**position | {"plateau": Plateau(**position["plateau"])})
-    except (
-        RuntimeError,
-        EOFError,
-        pickle.UnpicklingError,
-        KeyError,
-        TypeError,
-        ValueError,
-        OSError,
-    ) as error:
+    except _DAMAGED as error:
         raise TrainingError(
             f"checkpoint {path} is damaged ({message_of(error, 120)}; the folder best/ next to it is whole): start "
             f"again with --overwrite, or in another folder"

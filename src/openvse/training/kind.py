@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 Data = TypeVar("Data", "Corpus", "QuestionSet")
+ItemsT = TypeVar("ItemsT", bound=Sized)
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,7 @@ def expect_data(protocol: TestProtocol | None, name: str) -> None:
         )
 
 
-def same_items(runs: Sized, source: str, verb: str, items: str, before: Data, now: Data) -> Data:
+def same_items(runs: Sized, source: str, verb: str, items: str, before: ItemsT, now: ItemsT) -> ItemsT:
     """Return the items that a run can use. Raise DataError where the ``runs`` before it used more."""
     if runs and len(now) < len(before):
         raise DataError(
