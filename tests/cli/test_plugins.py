@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -49,6 +51,40 @@ def test_a_part_of_ones_own_trains_and_is_used_again(
     assert "name: soft_max\n    temperature: 0.1\n" in (run / "recipe.yaml").read_text()
     assert "# Retrieval on album/test" in with_plugin("evaluate", run / "best", "--on", tmp_path / "album")
     assert "aggregator: gpo, soft_max\n" in with_plugin("list", "parts")
+
+
+@pytest.mark.medium
+def test_a_package_adds_a_part_and_commands(tmp_path: Path) -> None:
+    """As the page says: a part, a command, and one below a group, which are imported when they are used."""
+    written = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)[0]
+    lines = [line.replace('"', "") for line in written.splitlines()[1:]] + [
+        "command.data.tidy = my_package.below"
+    ]
+    info, package = tmp_path / "mine-1.dist-info", tmp_path / "my_package"
+    info.mkdir()
+    package.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("\n".join(["[openvse.plugins]", *lines]))
+    (package / "__init__.py").write_text("print('my_package is imported')")
+    (package / "pools.py").write_text(block("AGGREGATORS.add(").partition("AGGREGATORS.add(")[0])
+    (package / "commands.py").write_text(
+        "from openvse.cli.app import app\n@app.command(rich_help_panel='Data')\ndef tidy(): print('tidied')\n"
+    )
+    (package / "below.py").write_text(
+        "from openvse.train_cli.commands.data import data\n@data.command()\ndef tidy(): print('tidied data')\n"
+    )
+
+    def run(*words: str) -> str:
+        environment = os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "80"}
+        command = [sys.executable, "-m", "openvse", *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    assert run("tidy") == "my_package is imported\ntidied\n"
+    assert run("data", "tidy") == "my_package is imported\ntidied data\n"
+    assert re.search(r"│ tidy ", run("--help"))
+    assert run("list", "recipes", "gpo_adopt") and "imported" not in run("list", "recipes", "gpo_adopt")
+    assert "temperature" in run("list", "parts", "soft_max")
 
 
 @pytest.mark.medium
