@@ -53,7 +53,7 @@ voice = Voice()
 
 
 def copyable(text: str) -> str:
-    """Return a text for the command line, whose commands name the plug-ins of the command that runs."""
+    """Return a text as the command line prints it: without Python's names, and with the plug-ins in its commands."""
     text = IN_PYTHON.sub("", text)
     plugins = "".join(f" --plugin {shlex.quote(str(path))}" for path in voice.plugins)
     names = "|".join(map(re.escape, voice.commands))
