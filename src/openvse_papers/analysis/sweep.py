@@ -39,15 +39,13 @@ from openvse.tasks.runs import SHARED_STORES
 from openvse.training.inputs import RunInputs, open_features, open_text_features
 from openvse.training.records import Silent, Watcher
 from openvse.types import FeatureSource, OnProgress
-from openvse_papers.analysis.opening import Embedded
-from openvse_papers.analysis.result import Analysis, Draw
-from openvse_papers.analysis.views import measure_views
+from openvse_papers.analysis.embeddings import measure_views
+from openvse_papers.analysis.opening import Analysis, Draw, Embedded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAME = "sweep"
 RESULT = "swept.json"
 """The file in the folder of a run that marks it as finished, with its results."""
 
@@ -384,7 +382,7 @@ def analyze_sweep(sweep: Sweep, results: Sequence[Swept], metrics: Sequence[str]
         "" if metric == metrics[0] else metric: partial(_draw, sweep, results, metric) for metric in metrics
     }
     summary, table = _tables(sweep, results, metrics)
-    return Analysis(NAME, summary, {"": table}, figures)
+    return Analysis("sweep", summary, {"": table}, figures)
 
 
 def _tables(sweep: Sweep, results: Sequence[Swept], metrics: Sequence[str]) -> tuple[Table, Table]:

@@ -1,19 +1,23 @@
-"""Answers to questions: their normal form, their scores, and the answers from which a model chooses."""
+"""Answers to questions: their normal form, the accuracies of predicted ones, WordNet, and a model's vocabulary."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
+from itertools import chain
+from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import DataError, ModelError
-from openvse.files import read_json, write_whole
+from openvse.files import read_json, read_lines, write_whole
 
 MIN_VOTES = 4
 """With fewer answers, no answer can get the full score of VQA, which takes three *other* annotators."""
@@ -194,3 +198,281 @@ class AnswerVocabulary:
             raise ModelError(
                 f"{path} is not a vocabulary of answers: copy or save the model folder again"
             ) from error
+
+
+_FILES = ("index.noun", "data.noun")
+_INSTALLED = (Path("/usr/share/wordnet"), Path("/usr/share/nltk_data/corpora/wordnet"))
+_ENDINGS = (
+    ("s", ""),
+    ("ses", "s"),
+    ("ves", "f"),
+    ("xes", "x"),
+    ("zes", "z"),
+    ("ches", "ch"),
+    ("shes", "sh"),
+    ("men", "man"),
+    ("ies", "y"),
+)
+"""The rules that turn plural nouns into singular ones, as in WordNet's Morphy."""
+
+
+class _Sense(NamedTuple):
+    """A meaning: its place in the data, its name, and the senses of which it is a kind or an instance."""
+
+    offset: int
+    word: str
+    above: tuple[int, ...]
+
+
+class WordNet:
+    """WordNet's nouns and Wu and Palmer's similarity between them (ACL 1994).
+
+    The numbers equal nltk's ``wup_similarity`` (version 3.10).
+
+    Args:
+        folder: the folder with ``index.noun``, ``data.noun`` and optionally ``noun.exc``: WordNet's folder ``dict``
+            (Fellbaum, 1998, wordnet.princeton.edu), Debian's package ``wordnet-base``, or nltk's ``corpora/wordnet``.
+
+    Raises:
+        DataError: the files are missing, or do not belong to WordNet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            self._data = (folder / "data.noun").read_bytes()
+            self._index = dict(_entries(read_lines(folder / "index.noun")))
+            exceptions = read_lines(folder / "noun.exc") if (folder / "noun.exc").is_file() else []
+        except OSError as error:
+            raise DataError(
+                f"{folder}: {' and '.join(_FILES)} of WordNet cannot be read there ({error.strerror}): give the folder "
+                "that holds them, for instance Debian's, from the package wordnet-base"
+            ) from error
+        except (ValueError, IndexError) as error:
+            raise self._damaged("index.noun") from error
+        self._exceptions = {words[0]: words[1:] for words in map(str.split, exceptions) if words}
+        self._depths: dict[int, tuple[int, int]] = {}
+
+    @cache  # noqa: B019 - lives as long as the evaluation
+    def similarity(self, one: str, other: str) -> float:
+        """Return the similarity of the most similar senses of two nouns, from 0 to 1.
+
+        It is 1 for equal words and 0 if one of them is not a noun in WordNet. Plurals are understood. The words of a
+        compound may be separated by a space, a hyphen or an underscore.
+
+        Raises:
+            DataError: the data are damaged.
+        """
+        if one == other:
+            return 1.0
+        senses = [(a, b) for a in self.senses(one) for b in self.senses(other)]
+        return max((self._wu_palmer(a, b) for a, b in senses), default=0.0)
+
+    def senses(self, word: str) -> list[int]:
+        """Return the places of the senses of a noun in ``data.noun``, empty for an unknown word."""
+        plain = word.lower().strip().replace(" ", "_")
+        parts = plain.replace("-", "_").split("_")
+        for written in (plain, *(joint.join(parts) for joint in ("_", "-", ""))):
+            offsets = [offset for form in self._forms(written) for offset in self._index.get(form, ())]
+            if offsets:
+                return offsets
+        return []
+
+    def _forms(self, word: str) -> list[str]:
+        """Return a word and its possible singular forms."""
+        singular = self._exceptions.get(word) or [
+            word.removesuffix(end) + new for end, new in _ENDINGS if word.endswith(end)
+        ]
+        return list(dict.fromkeys([word, *singular]))
+
+    def _wu_palmer(self, one: int, other: int) -> float:
+        """Return 2 d / (d1 + d2), with the depths of the lowest common ancestor and of both senses by way of it.
+
+        The lowest ancestor is the one whose shortest path to the root is longest. Its depth is its longest path. Of
+        several, the first sense counts, then the first name. From a sense to this ancestor the shortest path counts,
+        even if it leads through an ancestor of both.
+        """
+        common = self._distances(one).keys() & self._distances(other).keys()
+        if not common:
+            return 0.0
+        lowest = max(self._depth(node)[0] for node in common)
+        nodes = [node for node in common if self._depth(node)[0] == lowest]
+        node = one if one in nodes else min(nodes, key=self._name)
+        depth = self._depth(node)[1] + 1
+        return 2 * depth / (self._steps(one, node) + self._steps(other, node) + 2 * depth)
+
+    def _steps(self, sense: int, ancestor: int) -> int:
+        up, further = self._distances(sense), self._distances(ancestor)
+        return min(up[node] + steps for node, steps in further.items())
+
+    @cache  # noqa: B019
+    def _distances(self, offset: int) -> dict[int, int]:
+        """Return the steps to each ancestor on the shortest path. A sense is its own ancestor."""
+        steps = {offset: 0}
+        level = {offset}
+        while level:
+            level = {up for node in level for up in self._sense(node).above if up not in steps}
+            steps |= dict.fromkeys(level, max(steps.values()) + 1)
+        return steps
+
+    def _depth(self, offset: int, below: tuple[int, ...] = ()) -> tuple[int, int]:
+        """Return the steps to the root on the shortest and on the longest path."""
+        if offset not in self._depths:
+            if offset in below:
+                raise self._damaged("data.noun")
+            ways = [self._depth(up, (*below, offset)) for up in self._sense(offset).above]
+            shortest = min((way[0] + 1 for way in ways), default=0)
+            self._depths[offset] = shortest, max((way[1] + 1 for way in ways), default=0)
+        return self._depths[offset]
+
+    def _name(self, offset: int) -> str:
+        """Return the first word of a sense and the number of the sense, as in nltk: ``dog.n.01``."""
+        word = self._sense(offset).word
+        number = self._index.get(word, (offset,)).index(offset) + 1
+        return f"{word}.n.{number:02d}"
+
+    @cache  # noqa: B019
+    def _sense(self, offset: int) -> _Sense:
+        try:
+            return self._parse(offset)
+        except (ValueError, IndexError) as error:
+            raise self._damaged("data.noun") from error
+
+    def _parse(self, offset: int) -> _Sense:
+        """Read a line of ``data.noun``: offset, file, kind, words with their ids, pointers (wndb(5WN))."""
+        line = self._data[offset : self._data.index(b"\n", offset)].decode()
+        fields = line.partition("|")[0].split()
+        if int(fields[0]) != offset:
+            raise ValueError("no line begins here")
+        after_words = 4 + 2 * int(fields[3], 16)
+        pointers = fields[after_words + 1 :]
+        above = [
+            int(pointers[place + 1])
+            for place in range(0, 4 * int(fields[after_words]), 4)
+            if pointers[place] in ("@", "@i")
+        ]
+        return _Sense(offset, fields[4].lower(), tuple(above))
+
+    def _damaged(self, name: str) -> DataError:
+        return DataError(f"{self.folder / name}: not in WordNet's format: install WordNet again")
+
+
+def find_wordnet() -> Path | None:
+    """Return the folder of WordNet: $WNSEARCHDIR, $WNHOME/dict, or Debian's folder. None if there is none."""
+    home, places = os.environ.get("WNHOME"), list(_INSTALLED)
+    if home:
+        places.insert(0, Path(home) / "dict")
+    if directory := os.environ.get("WNSEARCHDIR"):
+        places.insert(0, Path(directory))
+    return next((place for place in places if all((place / name).is_file() for name in _FILES)), None)
+
+
+def _entries(lines: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the offsets of each word's senses, the last fields of its line. The licence before them is skipped."""
+    entries = []
+    for line in lines:
+        if not line.startswith(" "):
+            fields = line.split()
+            entries.append((fields[0], tuple(map(int, fields[-int(fields[2]) :]))))
+    return entries
+
+
+THRESHOLDS = (0.9, 0.0)
+"""The thresholds for DAQUAR. At 0.9 only near synonyms count fully, at 0.0 every similarity does."""
+
+_DOWN_WEIGHT = 0.1
+
+
+def answer_accuracy(
+    predictions: Sequence[str], answers: Sequence[Sequence[str]], *, votes: bool
+) -> Float[np.ndarray, "Q"]:
+    """Return the score of each predicted answer, from 0 to 1.
+
+    With votes it is VQA's accuracy (Antol et al., ICCV 2015): the mean, over the subsets that leave out one annotator,
+    of min(annotators in the subset who gave the answer / 3, 1). Otherwise an answer equal to one of the annotated
+    answers scores 1. Answers are compared in their normal form.
+
+    Deviation: the official code does not normalise answers if all annotators agree.
+
+    Args:
+        predictions: an answer to each of Q questions.
+        answers: the answers of all annotators to each question, at least one.
+
+    Raises:
+        DataError: the numbers of the two differ, or a question has no answer.
+    """
+    _check(len(predictions), answers)
+    annotators = np.array([len(given) for given in answers], dtype=np.int64)
+    question = np.repeat(np.arange(len(answers)), annotators)
+    answer_ids, predicted = _numbered([*chain.from_iterable(answers)], predictions)
+    matches = np.bincount(question[answer_ids == predicted[question]], minlength=len(answers))
+    return vote_score(matches, annotators) if votes else (matches > 0).astype(np.float64)
+
+
+def exact_match(
+    predictions: Sequence[Sequence[str]], answers: Sequence[Sequence[str]]
+) -> Float[np.ndarray, "Q"]:
+    """Return 1 for each question whose predicted answers are those given, and 0 for the others.
+
+    It is DAQUAR's accuracy (Malinowski and Fritz, NIPS 2014). Answers are compared in their normal form. Their order
+    and repetitions do not matter.
+
+    Args:
+        predictions: the members of the predicted set for each of Q questions.
+        answers: the members of the given set, at least one.
+
+    Raises:
+        DataError: the numbers of the two differ, or a question has no answer.
+    """
+    _check(len(predictions), answers)
+    equal = [
+        set(map(normalize_answer, predicted)) == set(map(normalize_answer, given))
+        for predicted, given in zip(predictions, answers, strict=True)
+    ]
+    return np.array(equal, dtype=np.float64)
+
+
+def _numbered(given: Sequence[str], predicted: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Give answers with the same normal form the same number."""
+    numbers: dict[str, int] = {}
+    both = [numbers.setdefault(normalize_answer(answer), len(numbers)) for answer in (*given, *predicted)]
+    return np.array(both[: len(given)], dtype=np.int64), np.array(both[len(given) :], dtype=np.int64)
+
+
+def _check(num_predictions: int, answers: Sequence[Sequence[str]]) -> None:
+    if num_predictions != len(answers):
+        raise DataError(
+            f"got {num_predictions} predictions for {len(answers)} questions: give one for each question"
+        )
+    empty = next((number for number, given in enumerate(answers) if not given), None)
+    if empty is not None:
+        raise DataError(f"question number {empty} has no answer to compare with: leave it out")
+
+
+def wups(
+    predictions: Sequence[Sequence[str]],
+    answers: Sequence[Sequence[str]],
+    similarity: Callable[[str, str], float],
+    *,
+    threshold: float,
+) -> Float[np.ndarray, "Q"]:
+    """Return the WUPS of each question, from 0 to 1 (Malinowski and Fritz, NIPS 2014, section 4).
+
+    For a predicted set A and the given set T it is the smaller of two products: over a in A of the largest s(a, t)
+    for t in T, and over t in T of the largest s(a, t) for a in A. s is Wu and Palmer's similarity, times 0.1 if it is
+    below the threshold, 0.9 or 0. An empty prediction scores 0.
+    """
+    _check(len(predictions), answers)
+
+    def closeness(one: str, other: str) -> float:
+        value = similarity(one, other)
+        return value if value >= threshold else _DOWN_WEIGHT * value
+
+    def covered(words: Iterable[str], others: Iterable[str]) -> float:
+        return prod(max(closeness(word, other) for other in others) for word in words)
+
+    scores = []
+    for predicted, given in zip(predictions, answers, strict=True):
+        guesses, true = set(map(normalize_answer, predicted)), set(map(normalize_answer, given))
+        scores.append(min(covered(guesses, true), covered(true, guesses)) if guesses else 0.0)
+    return np.array(scores, dtype=np.float64)

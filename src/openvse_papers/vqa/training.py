@@ -36,10 +36,9 @@ from openvse.training.inputs import (
 from openvse.training.task import Step, Task
 from openvse.types import FeatureSource, QuestionBatch
 from openvse_papers.datasets.published import open_questions
-from openvse_papers.vqa.answerer import Answerer
+from openvse_papers.vqa.answerer import Answerer, build_answerer
 from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.build import build_answerer
-from openvse_papers.vqa.evaluator import score_intervals, score_replicates
+from openvse_papers.vqa.evaluate import score_intervals, score_replicates
 from openvse_papers.vqa.predict import QuestionDataset, predict_batches, question_dataset
 from openvse_papers.vqa.questions import QuestionSet
 from openvse_papers.vqa.recipe import VQARecipe

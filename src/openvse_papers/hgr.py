@@ -1,26 +1,34 @@
-"""The text encoder of HGR: word states of a caption, and its role graph, annotated or made from word classes."""
+"""HGR (Chen et al., CVPR 2020): role graphs of captions, the levels of videos and sentences, and how they match."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from openvse.aggregators.base import Aggregator, require_same_width
+from openvse.aggregators.learned import AttentionPool
 from openvse.encoders.words_encoder import GRUStart, WordsEncoder, opened_text
 from openvse.errors import DataError, ModelError, RecipeError, decoded_text, install
 from openvse.files import parse_json
+from openvse.functional import MASKED, normalize, places_of
+from openvse.layers.attention import checked_dropout
 from openvse.layers.recurrence import packed_gru
+from openvse.registry import Maker
+from openvse.similarities.base import Similarity, slices
 from openvse.tokenization.vocabulary import UNKNOWN
 from openvse.tokenization.word_splitters import split_words
-from openvse.types import Features, Graph, Inputs, moved, on_cpu
+from openvse.types import EmbeddingSet, Features, Graph, Inputs, moved, on_cpu
 
 ROLES = (
     *("V", "ARG1", "ARG0", "ARG2", "ARG3", "ARG4"),
@@ -390,3 +398,311 @@ def _phrases(tags: Sequence[str]) -> list[tuple[int, int, str, bool]]:
             continue
         place += 1
     return phrases
+
+
+class FrameLevels(Aggregator):
+    """Three linear maps of the raw local features, one for each level of HGR (Chen et al., CVPR 2020).
+
+    The embeddings of an item with N elements are, in this order, its global vector and, for each element, its vector
+    for actions and its vector for entities: K = 1 + 2 N. The similarity ``hierarchical`` reads this order.
+
+    Args:
+        input_dim: C, the width of the raw local features, which the encoder does not project.
+        aggregator: the pooling of the global level, over the projected elements: ``attention_pool`` is HGR, and ``gpo``
+            HGR-infinity (VSE-infinity, Table 4).
+        dropout: the probability that a feature of a projected element is dropped in training.
+
+    Raises:
+        RecipeError: dropout is not in [0, 1), or the aggregator does not make one embedding of the local features.
+    """
+
+    order_aware = True
+    indexable = False
+    fixed_k = False
+    unit_length = False
+
+    def __init__(
+        self,
+        *,
+        input_dim: int,
+        embed_dim: int,
+        aggregator: Maker[Aggregator] = AttentionPool,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.levels = nn.ModuleList(nn.Linear(input_dim, embed_dim) for _ in range(3))
+        self.dropout = nn.Dropout(checked_dropout(dropout))
+        self.aggregator = global_pooling(aggregator, embed_dim)
+
+    def forward(self, features: Features) -> EmbeddingSet:
+        padding = ~features.mask.unsqueeze(-1)
+        local = features.local.masked_fill(padding, 0.0)
+        whole, actions, entities = (self.dropout(level(local)) for level in self.levels)
+        pooled = self.aggregator(Features(whole, features.mask)).vectors
+        both: Tensor = torch.stack([actions, entities], dim=2).masked_fill(padding.unsqueeze(-1), 0.0)
+        mask = features.mask.repeat_interleave(2, dim=1)
+        return EmbeddingSet(
+            torch.cat([pooled, both.flatten(1, 2)], dim=1),
+            nn.functional.pad(mask, (1, 0), value=True),
+        )
+
+    def curves(self) -> dict[str, list[float]]:
+        return self.aggregator.curves()
+
+
+def global_pooling(aggregator: Maker[Aggregator], width: int) -> Aggregator:
+    """Make the pooling of a global level. Raise RecipeError unless it makes one vector from local features alone."""
+    made = aggregator(input_dim=width, embed_dim=width)
+    probe = torch.zeros(1, 2, width)
+    if not made.needs_pooled and made.fixed_k:
+        with torch.no_grad():
+            if made(Features(probe, torch.ones(1, 2, dtype=torch.bool))).vectors.shape[1] == 1:
+                return made
+    raise RecipeError(
+        f"the global level is one vector, and {type(made).__name__} makes another number or needs a global vector: "
+        f"take attention_pool, gpo, mean or another pooling"
+    )
+
+
+NUM_ROLES = 16
+
+
+class GraphLevels(Aggregator):
+    """Graph reasoning over the event, the actions and the entities of a caption (HGR, Chen et al., CVPR 2020).
+
+    The event is the pooled caption. An action or entity is the maximum of its words in each dimension, times the
+    embedding of its role. Each layer of reasoning then lets the nodes read their neighbours (``GraphReasoning``). The
+    embeddings are, in this order, the event and alternately an action and an entity. The mask marks the existing ones.
+    A caption without a graph has only its event.
+
+    Args:
+        aggregator: the pooling of the event: ``attention_pool`` is HGR, and ``gpo`` HGR-infinity (VSE-infinity, Table
+            4).
+        num_layers: the number of layers of reasoning. 0 turns it off, with its normalisation.
+        dropout: the probability that a feature of a word's state is dropped in training. The released code drops
+            features of word embeddings instead: ``dropout`` of the encoder ``role_graph``.
+        reasoning_dropout: the same for the updates of the reasoning.
+
+    Raises:
+        RecipeError: the widths differ, the number of layers is below 0, a probability is not in [0, 1), or the
+            aggregator does not make one embedding of the words.
+    """
+
+    order_aware = True
+    indexable = False
+    unit_length = False
+
+    def __init__(
+        self,
+        *,
+        input_dim: int,
+        embed_dim: int,
+        aggregator: Maker[Aggregator] = AttentionPool,
+        num_layers: int = 1,
+        dropout: float = 0.0,
+        reasoning_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        require_same_width("graph_levels", input_dim, embed_dim)
+        if num_layers < 0:
+            raise RecipeError(f"graph_levels got num_layers = {num_layers}: give 0 or more (usual: 1)")
+        checked_dropout(reasoning_dropout)
+        self.aggregator = global_pooling(aggregator, embed_dim)
+        self.roles = nn.Embedding(NUM_ROLES, embed_dim)
+        self.layers = nn.ModuleList(GraphReasoning(embed_dim, reasoning_dropout) for _ in range(num_layers))
+        self.dropout = nn.Dropout(checked_dropout(dropout))
+
+    def forward(self, features: Features) -> EmbeddingSet:
+        local = self.dropout(features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0))
+        nodes: Tensor = self.aggregator(Features(local, features.mask)).vectors
+        there = torch.ones(nodes.shape[:2], dtype=torch.bool, device=nodes.device)
+        edges = torch.zeros(nodes.shape[0], 1, 1, dtype=torch.bool, device=nodes.device)
+        if features.graph is not None:
+            there, edges = features.graph.members.any(dim=2), features.graph.edges
+            nodes = torch.cat([nodes, self._nodes(local, features.graph)], dim=1)
+        for layer in self.layers:
+            nodes = layer(nodes, edges)
+        return EmbeddingSet(nodes.masked_fill(~there.unsqueeze(-1), 0.0), there)
+
+    def _nodes(self, local: Float[Tensor, "B N L"], graph: Graph) -> Float[Tensor, "B s L"]:
+        """Return the vectors of all slots except the event's. Memory grows with the number of existing nodes."""
+        members, roles = graph.members[:, 1:], graph.roles[:, 1:]
+        items, slots = places_of(on_cpu(graph.members)[:, 1:].any(dim=2), members.device)
+        inside = members[items, slots].unsqueeze(-1)
+        vectors = local[items].masked_fill(~inside, MASKED).amax(dim=1) * self.roles(roles[items, slots])
+        made = local.new_zeros(*members.shape[:2], local.shape[2])
+        return made.index_put((items, slots), vectors.to(made.dtype))
+
+    def curves(self) -> dict[str, list[float]]:
+        return self.aggregator.curves()
+
+
+class GraphReasoning(nn.Module):
+    """``x_i + W sum_j b_ij x_j``, layer-normalised, with ``b_i = softmax_j( (Q x_i) . (K x_j) / sqrt(d) )``.
+
+    j runs over the neighbours of i. A node without neighbours keeps its vector, layer-normalised (HGR, section 3.1).
+    Keys have no bias, as it would shift all logits of a node alike.
+
+    Args:
+        dropout: the probability that a feature of the update is dropped in training.
+    """
+
+    def __init__(self, width: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        hidden = max(1, width // 2)
+        self.query, self.key = nn.Linear(width, hidden), nn.Linear(width, hidden, bias=False)
+        self.message = nn.Linear(width, width, bias=False)
+        self.norm = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+        self.scale = 1 / math.sqrt(hidden)
+
+    def forward(self, nodes: Float[Tensor, "B S D"], edges: Bool[Tensor, "B S S"]) -> Float[Tensor, "B S D"]:
+        """Let each node read its neighbours. If ``edges[b, i, j]`` is True, i reads j."""
+        logits = (self.query(nodes) @ self.key(nodes).mT * self.scale).masked_fill(~edges, MASKED)
+        weights = torch.softmax(logits, dim=2).masked_fill(~edges, 0.0)
+        updated: Tensor = self.norm(nodes + self.dropout(self.message(weights @ nodes)))
+        return updated
+
+
+# The most cosines of elements and nodes, and the most numbers of gathered items, in memory at a time.
+_COSINES = 1 << 21
+_NUMBERS = 1 << 24
+_LEVELS = (slice(1, None, 2), slice(2, None, 2))
+_SMALL = 1e-9
+
+
+class Hierarchical(Similarity):
+    """The mean of three cosines: of the whole items, of actions and of entities (HGR, Chen et al., CVPR 2020).
+
+    Both sides carry a global vector first, and then alternately a vector for actions and one for entities. An image has
+    one of each for every element n (``frame_levels``), a text one for every node p of its role graph (``role_graph``).
+
+    - global level: ``cos(v, t)``,
+    - each of the other two: the mean over the nodes p of ``cos(sum_n a_pn x_n, z_p)``, where
+      ``a_p = softmax_n( sharpness * [c_pn]_+ / |[c_p]_+| )`` and ``c_pn = cos(x_n, z_p)``.
+
+    The attended vectors are never made: their cosines follow from c and from the inner products of the elements. So a
+    pair needs the memory of its cosines c, whatever D is. Pairs are scored in tiles, which the backward pass computes
+    again.
+
+    A text without a node of a level has no score there. An index cannot serve the score: an indexable model proposes
+    items, and this one reranks them (``openvse search --rerank``).
+
+    Args:
+        sharpness: the factor in the softmax. 4 in the released code.
+        attend: ``vectors`` compares a node with the attended vector, as in the released code. ``scores`` takes
+            ``sum_n a_pn c_pn`` in place of its cosine.
+        missing: ``skip`` averages the levels that a pair has, so that a text with only a global vector has the plain
+            cosine. ``zero`` counts a missing level as 0, as in the released code.
+
+    Raises:
+        RecipeError: the sharpness is not above 0.
+    """
+
+    indexable: ClassVar[bool] = False
+    is_cosine: ClassVar[bool] = True
+    reads_unit_vectors: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        sharpness: float = 4.0,
+        attend: Literal["vectors", "scores"] = "vectors",
+        missing: Literal["skip", "zero"] = "skip",
+    ) -> None:
+        super().__init__()
+        if not (math.isfinite(sharpness) and sharpness > 0):
+            raise RecipeError(f"hierarchical got sharpness = {sharpness}: it must be above 0 (usual: 4)")
+        self.sharpness, self.attend, self.missing = sharpness, attend, missing
+        self.is_cosine = missing == "skip"  # type: ignore[misc]
+
+    def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
+        """Score all pairs. Memory holds the scores and one tile of pairs."""
+        side = _side(images, texts)
+        columns = [
+            torch.cat([self._tile(images[i], texts[t]) for i in slices(len(images), side)])
+            for t in slices(len(texts), side)
+        ]
+        return torch.cat(columns, dim=1)
+
+    @torch.no_grad()
+    def pairs(
+        self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+    ) -> Float[Tensor, "P"]:
+        size = max(1, _NUMBERS // (images.vectors[0].numel() + texts.vectors[0].numel()))
+        parts = [
+            self._score(images[rows[some]], texts[columns[some]], _aligned)
+            for some in slices(len(rows), size)
+        ]
+        return torch.cat(parts) if parts else images.vectors.new_zeros(0)
+
+    def _tile(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "i t"]:
+        if not torch.is_grad_enabled():
+            return self._score(images, texts, _crossed)
+
+        def score(of_images: Tensor, of_texts: Tensor) -> Tensor:
+            sides = EmbeddingSet(of_images, images.mask), EmbeddingSet(of_texts, texts.mask)
+            return self._score(*sides, _crossed)
+
+        scores: Tensor = checkpoint(score, images.vectors, texts.vectors, use_reentrant=False)
+        return scores
+
+    def _score(self, images: EmbeddingSet, texts: EmbeddingSet, align: Align) -> Float[Tensor, "*p"]:
+        """Average the levels of the pairs that ``align`` makes of the two sides."""
+        whole = align(normalize(images.vectors[:, :1]), normalize(texts.vectors[:, :1]))[..., 0, 0]
+        total, count = whole, torch.ones_like(whole)
+        for places in _LEVELS:
+            elements, nodes = images.mask[:, places], texts.mask[:, places]
+            if not elements.shape[1] or not nodes.shape[1]:
+                continue
+            x = images.vectors[:, places].masked_fill(~elements.unsqueeze(-1), 0.0)
+            z = texts.vectors[:, places].masked_fill(~nodes.unsqueeze(-1), 0.0)
+            # The elements and nodes that each pair has, and the number of nodes.
+            both = align(elements.to(x.dtype).unsqueeze(-1), nodes.to(x.dtype).unsqueeze(-1)) > 0
+            cosines = align(normalize(x), normalize(z))
+            matched = self._matched(cosines, both, x, aligned=align is _aligned)
+            there = both.any(dim=-1)
+            level = (matched * there).sum(dim=-1) / there.sum(dim=-1).clamp(min=1)
+            total = total + level
+            count = count + there.any(dim=-1)
+        return total / (count if self.missing == "skip" else len(_LEVELS) + 1)
+
+    def _matched(
+        self, cosines: Float[Tensor, "*p K N"], both: Bool[Tensor, "*p K N"], x: Tensor, *, aligned: bool
+    ) -> Float[Tensor, "*p K"]:
+        """Return the score of each node."""
+        positive = cosines.clamp(min=0).masked_fill(~both, 0.0)
+        length = positive.square().sum(dim=-1, keepdim=True).clamp(min=_SMALL**2).sqrt()
+        logits = (self.sharpness * positive / length).masked_fill(~both, MASKED)
+        weights = logits.softmax(dim=-1).masked_fill(~both, 0.0)
+        if self.attend == "scores":
+            return (weights * cosines).sum(dim=-1)
+        products = x @ x.mT
+        # A root of 0 would have no finite slope.
+        lengths = products.diagonal(dim1=1, dim2=2).clamp(min=_SMALL**2).sqrt().unsqueeze(1)
+        if not aligned:
+            products, lengths = products.unsqueeze(1), lengths.unsqueeze(1)
+        inner = (weights * cosines * lengths).sum(dim=-1)
+        squares = ((weights @ products) * weights).sum(dim=-1)
+        return inner / squares.clamp(min=_SMALL**2).sqrt()
+
+
+Align = Callable[[Tensor, Tensor], Tensor]
+"""Inner products ``[*p, K, N]`` of the K vectors of each text and the N vectors of each image of the pairs p."""
+
+
+def _crossed(images: Float[Tensor, "i N D"], texts: Float[Tensor, "t K D"]) -> Float[Tensor, "i t K N"]:
+    """Pair every image with every text."""
+    products = images.flatten(0, 1) @ texts.flatten(0, 1).T
+    return products.view(*images.shape[:2], *texts.shape[:2]).permute(0, 2, 3, 1)
+
+
+def _aligned(images: Float[Tensor, "p N D"], texts: Float[Tensor, "p K D"]) -> Float[Tensor, "p K N"]:
+    """Pair image p with text p."""
+    return texts @ images.mT
+
+
+def _side(images: EmbeddingSet, texts: EmbeddingSet) -> int:
+    """Return the number of images and of texts in a tile."""
+    cosines = max(1, images.mask.shape[1] // 2) * max(1, texts.mask.shape[1] // 2)
+    return max(1, math.isqrt(_COSINES // cosines))
