@@ -7,7 +7,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -166,7 +166,7 @@ class RoleGraphEncoder(WordsEncoder):
         graph, _ = self.graph_of(caption)
         words, nodes = self._read(graph)
         shown = [word for word, _ in words] or [""]
-        names = [f"{ROLES[node.role]}({' '.join(graph.words[s] for s in node.spans)})" for node in nodes]
+        names = [f"{ROLES[n.role]}({' '.join(graph.words[s] for s in n.spans)})" for _, _, n in nodes]
         return [piece for piece in (*shown, *names) for _ in range(_FIELDS)]
 
     def forward(self, inputs: Inputs) -> Features:
@@ -195,54 +195,45 @@ class RoleGraphEncoder(WordsEncoder):
         self, rows: Int[Tensor, "B M 3"], mask: Bool[Tensor, "B N"], is_node: Bool[Tensor, "B M"]
     ) -> Graph:
         """Put the nodes into their slots."""
-        places = torch.arange(self.slots, device=rows.device)
         members = _bits(rows[:, : mask.shape[1], 2].where(mask, 0), self.slots).mT.contiguous()
         members[:, 0] = mask
         items, which = is_node.nonzero(as_tuple=True)
         kinds, slots, reads = rows[items, which].unbind(1)
-        roles = rows.new_zeros(len(rows), len(places))
+        roles = rows.new_zeros(len(rows), self.slots)
         roles[items, slots] = -1 - kinds
-        edges = torch.zeros(len(rows), len(places), len(places), dtype=torch.bool, device=rows.device)
+        edges = torch.zeros(len(rows), self.slots, self.slots, dtype=torch.bool, device=rows.device)
         edges[items, slots] = _bits(reads, self.slots)
         return Graph(members, roles, edges)
 
-    def _read(self, graph: RoleGraph) -> tuple[list[tuple[str, int]], list[_Placed]]:
-        """Return the words that are read, each with its position in the spans, and the nodes with their slots."""
+    def _read(self, graph: RoleGraph) -> tuple[list[tuple[str, int]], list[tuple[int, int, Node]]]:
+        """Return the words that are read, each with its place in the spans, and the nodes with slot and number."""
         words = [(part, place) for place, word in enumerate(graph.words) for part in split_words(word)]
         words = words[: self.max_words]
         seen = {place for _, place in words}
-        nodes: list[_Placed] = []
+        nodes: list[tuple[int, int, Node]] = []
         counts = [0, 0]
         for number, node in enumerate(graph.nodes):
             kind = int(not node.action)
             spans = tuple(place for place in node.spans if place in seen)
             if spans and counts[kind] < self.most[kind]:
-                nodes.append(_Placed(node, spans, number, 1 + kind + 2 * counts[kind]))
+                nodes.append((1 + kind + 2 * counts[kind], number, replace(node, spans=spans)))
                 counts[kind] += 1
         return words, nodes
 
     def _rows(self, graph: RoleGraph) -> list[tuple[int, int, int]]:
         words, nodes = self._read(graph)
-        slot_of = {node.number: node.slot for node in nodes}
+        slot_of = {number: slot for slot, number, _ in nodes}
         # An action reads the event, which is bit 0.
-        reads = {node.slot: int(node.action) for node in nodes}
+        reads = {slot: int(node.action) for slot, _, node in nodes}
         for action, entity in graph.edges:
             if action in slot_of and entity in slot_of:
                 reads[slot_of[action]] |= 1 << slot_of[entity]
                 reads[slot_of[entity]] |= 1 << slot_of[action]
         rows = [
-            (self.vocabulary.id_of(word), 0, sum(1 << node.slot for node in nodes if place in node.spans))
+            (self.vocabulary.id_of(word), 0, sum(1 << slot for slot, _, node in nodes if place in node.spans))
             for word, place in words
         ] or [(UNKNOWN, 0, 0)]
-        return rows + [(-1 - node.role, node.slot, reads[node.slot]) for node in nodes]
-
-
-class _Placed:
-    """A node with its slot."""
-
-    def __init__(self, node: Node, spans: tuple[int, ...], number: int, slot: int) -> None:
-        self.role, self.action = node.role, node.action
-        self.spans, self.number, self.slot = spans, number, slot
+        return rows + [(-1 - node.role, slot, reads[slot]) for slot, _, node in nodes]
 
 
 def _bits(sets: Int[Tensor, "*b"], count: int) -> Bool[Tensor, "*b S"]:
@@ -453,18 +444,14 @@ class FrameLevels(Aggregator):
 def global_pooling(aggregator: Maker[Aggregator], width: int) -> Aggregator:
     """Make the pooling of a global level. Raise RecipeError unless it makes one vector from local features alone."""
     made = aggregator(input_dim=width, embed_dim=width)
-    probe = torch.zeros(1, 2, width)
-    if not made.needs_pooled and made.fixed_k:
-        with torch.no_grad():
-            if made(Features(probe, torch.ones(1, 2, dtype=torch.bool))).vectors.shape[1] == 1:
-                return made
+    probe = Features(torch.zeros(1, 2, width), torch.ones(1, 2, dtype=torch.bool))
+    with torch.no_grad():
+        if not made.needs_pooled and made.fixed_k and made(probe).vectors.shape[1] == 1:
+            return made
     raise RecipeError(
         f"the global level is one vector, and {type(made).__name__} makes another number or needs a global vector: "
         f"take attention_pool, gpo, mean or another pooling"
     )
-
-
-NUM_ROLES = 16
 
 
 class GraphLevels(Aggregator):
@@ -508,7 +495,7 @@ class GraphLevels(Aggregator):
             raise RecipeError(f"graph_levels got num_layers = {num_layers}: give 0 or more (usual: 1)")
         checked_dropout(reasoning_dropout)
         self.aggregator = global_pooling(aggregator, embed_dim)
-        self.roles = nn.Embedding(NUM_ROLES, embed_dim)
+        self.roles = nn.Embedding(len(ROLES), embed_dim)
         self.layers = nn.ModuleList(GraphReasoning(embed_dim, reasoning_dropout) for _ in range(num_layers))
         self.dropout = nn.Dropout(checked_dropout(dropout))
 
@@ -660,7 +647,7 @@ class Hierarchical(Similarity):
             # The elements and nodes that each pair has, and the number of nodes.
             both = align(elements.to(x.dtype).unsqueeze(-1), nodes.to(x.dtype).unsqueeze(-1)) > 0
             cosines = align(normalize(x), normalize(z))
-            matched = self._matched(cosines, both, x, aligned=align is _aligned)
+            matched = self._matched(cosines, both, x)
             there = both.any(dim=-1)
             level = (matched * there).sum(dim=-1) / there.sum(dim=-1).clamp(min=1)
             total = total + level
@@ -668,7 +655,7 @@ class Hierarchical(Similarity):
         return total / (count if self.missing == "skip" else len(_LEVELS) + 1)
 
     def _matched(
-        self, cosines: Float[Tensor, "*p K N"], both: Bool[Tensor, "*p K N"], x: Tensor, *, aligned: bool
+        self, cosines: Float[Tensor, "*p K N"], both: Bool[Tensor, "*p K N"], x: Float[Tensor, "i N D"]
     ) -> Float[Tensor, "*p K"]:
         """Return the score of each node."""
         positive = cosines.clamp(min=0).masked_fill(~both, 0.0)
@@ -680,7 +667,7 @@ class Hierarchical(Similarity):
         products = x @ x.mT
         # A root of 0 would have no finite slope.
         lengths = products.diagonal(dim1=1, dim2=2).clamp(min=_SMALL**2).sqrt().unsqueeze(1)
-        if not aligned:
+        if cosines.ndim > x.ndim:  # pairs of all images and texts
             products, lengths = products.unsqueeze(1), lengths.unsqueeze(1)
         inner = (weights * cosines * lengths).sum(dim=-1)
         squares = ((weights @ products) * weights).sum(dim=-1)

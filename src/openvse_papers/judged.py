@@ -377,10 +377,6 @@ class NumberedItems:
     text_numbers: Int[np.ndarray, "T"]
     text_images: Int[np.ndarray, "T"]
 
-    def images_of(self, queries: Int[np.ndarray, "Q"], *, are_texts: bool) -> Int[np.ndarray, "Q"]:
-        """Return the image of each query: a text's image, or the image itself."""
-        return self.text_images[queries] if are_texts else queries
-
     def with_texts(self, mask: Bool[np.ndarray, "T"]) -> NumberedItems:
         """Return the items with some of the texts."""
         rows = torch.from_numpy(np.flatnonzero(mask))
@@ -493,7 +489,8 @@ def _directions(
         ("text to text", same_texts, _rank_among(texts, texts, same_texts, similarity, itself=True)),
         ("image to image", same_images, _rank_among(images, images, same_images, similarity, itself=True)),
     ):
-        of_queries = items.images_of(np.unique(pairs[0]), are_texts=name.startswith("text"))
+        distinct = np.unique(pairs[0])
+        of_queries = items.text_images[distinct] if name.startswith("text") else distinct
         yield name, _measured(ranked, {f"r{k}": ranked.ranks <= k for k in RECALL_AT}, of_queries)
 
 
@@ -531,7 +528,7 @@ def judge_eccv_caption(
             asking[0], asked[0], (queries, relevant), similarity, every=True, swapped=swapped
         )
         distinct = np.unique(queries)
-        of_queries = items.images_of(distinct, are_texts=swapped)
+        of_queries = items.text_images[distinct] if swapped else distinct
         assert ranked.places is not None
         # R counts the missing, too.
         places = ranked.places.with_missing(np.searchsorted(distinct, missing)).columns()

@@ -48,13 +48,8 @@ from openvse.specs.model import TwoTowerSpec
 from openvse.tokenization.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
 
 _MAX_VOCABULARY = 1 << 24  # bytes
-
-
 _NAME = re.compile(r"[\w./-]{1,100}")
-
-
 PROGRESS = ("epoch", "best_rsum", "best_score", "rsum")
-
 
 PLAUSIBLE: Mapping[str, tuple[float, float]] = {
     "crop_size": (32, 4096),
@@ -539,14 +534,8 @@ REPOSITORIES: Mapping[str, Repository] = {
 
 # Keys of a plan's recipe that are not part of the model's spec.
 OF_THE_TRAINING = ("name", "objective", "optimizer")
-
-
 SPECIAL_WORDS = tuple(SPECIALS[special] for special in (UNKNOWN, START, END))
-
-
 SPECIAL_PIECES = ("[UNK]", "[CLS]", "[SEP]")
-
-
 WORDS = "text.encoder.words.weight"
 
 
@@ -555,28 +544,22 @@ def convert_released(
 ) -> Conversion:
     """Convert a checkpoint of a repository. See ``Converter``."""
     released = find_encoders(read_checkpoint(path))
-    name = _which(released, repository)
-    each = REPOSITORIES[name]
-    plan = each.plan(released, name, each.aggregator, each.pooling)
-    progress = ", ".join(f"{key} {value}" for key, value in released.progress.items())
-    described = f"converted from {path.name}" + (f" ({progress})" if progress else "")
-    return Conversion(name, _build(plan, vocabulary, overrides, described), plan.notes)
-
-
-def _which(released: ReleasedCheckpoint, repository: str | None) -> str:
-    """Return the repository that a checkpoint comes from."""
     names = list(REPOSITORIES)
     if repository is not None and repository not in names:
         raise CheckpointError(
             f"unknown kind {repository!r}{nearest(repository, names)} (allowed: {', '.join(names)})"
         )
-    for name in names if repository is None else [repository]:
-        if REPOSITORIES[name].recognises(released):
-            return name
-    of = f"of {repository}" if repository else "of VSE-infinity (GPO), PVSE (PIE-Net) or VSE+2AD (AdPool)"
-    raise CheckpointError(
-        f"it does not hold weights {of}: give a checkpoint that one of their repositories saved"
-    )
+    tried = names if repository is None else [repository]
+    if (name := next((name for name in tried if REPOSITORIES[name].recognises(released)), None)) is None:
+        of = f"of {repository}" if repository else "of VSE-infinity (GPO), PVSE (PIE-Net) or VSE+2AD (AdPool)"
+        raise CheckpointError(
+            f"it does not hold weights {of}: give a checkpoint that one of their repositories saved"
+        )
+    each = REPOSITORIES[name]
+    plan = each.plan(released, name, each.aggregator, each.pooling)
+    progress = ", ".join(f"{key} {value}" for key, value in released.progress.items())
+    described = f"converted from {path.name}" + (f" ({progress})" if progress else "")
+    return Conversion(name, _build(plan, vocabulary, overrides, described), plan.notes)
 
 
 def _build(
@@ -647,7 +630,15 @@ def _write_pieces(
         (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
         (folder / "tokenizer_config.json").write_text(json.dumps(described))
     else:
-        pieces = _copy_tokenizer(source, plan.vocabulary, folder)
+        try:
+            tokenizer = load_tokenizer(source)
+        except ModelError as error:
+            raise CheckpointError(
+                f"{error}, or give the vocab.txt of {plan.vocabulary} with --vocabulary, because the checkpoint does "
+                f"not hold it"
+            ) from error
+        tokenizer.save_pretrained(folder)
+        pieces = list(tokenizer.get_vocab())
     if len(pieces) != config["vocab_size"]:
         raise CheckpointError(
             f"{source} has {len(pieces)} word pieces, but the model has {config['vocab_size']}: give the vocab.txt of "
@@ -664,14 +655,3 @@ def _expect_specials(source: str, known: Container[str], needed: Sequence[str], 
             f"{source} has no {', '.join(missing)}, without which captions cannot be read: give the vocabulary that "
             f"the model was trained with ({place})"
         )
-
-
-def _copy_tokenizer(source: str, needed: str, folder: Path) -> list[str]:
-    try:
-        tokenizer = load_tokenizer(source)
-    except ModelError as error:
-        raise CheckpointError(
-            f"{error}, or give the vocab.txt of {needed} with --vocabulary, because the checkpoint does not hold it"
-        ) from error
-    tokenizer.save_pretrained(folder)
-    return list(tokenizer.get_vocab())

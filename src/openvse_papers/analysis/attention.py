@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -550,21 +551,12 @@ def analyze_coefficients(towers: Mapping[str, TwoTower], sizes: Sequence[int] = 
 
 
 def _poolings(model: TwoTower) -> Iterator[tuple[str, str, nn.Module]]:
-    """Yield side, place and module of every pooling whose coefficients depend only on the size of the set."""
+    """Yield side, place (``views.0`` is view 1) and module of poolings whose coefficients depend only on the size."""
     for side, tower in (("image", model.image), ("text", model.text)):
         for place, module in tower.aggregator.named_modules():
             if isinstance(module, GPO | FSPool):
-                yield side, _place(place), module
-
-
-def _place(path: str) -> str:
-    """Return the place of a pooling in words: ``views.0`` is view 1."""
-    words = path.replace("views.", "view ").split(".")
-    return ", ".join(
-        f"view {int(word.removeprefix('view ')) + 1}" if word.startswith("view ") else word
-        for word in words
-        if word
-    )
+                named = re.sub(r"views\.(\d+)", lambda found: f"view {int(found[1]) + 1}", place)
+                yield side, named.replace(".", ", "), module
 
 
 @torch.inference_mode()

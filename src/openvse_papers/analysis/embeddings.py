@@ -19,7 +19,7 @@ from openvse.corpus import Corpus
 from openvse.encoders.projections import NoProjection
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import OpenVSEError, install
-from openvse.functional import pad
+from openvse.functional import best_of_pairs, pad
 from openvse.model.tower import Tower
 from openvse.model.two_tower import TwoTower, embed
 from openvse.output.figures import COLUMN, HEAT, PAGE, blank, colour, legend_below, lines_of, new_figure
@@ -328,8 +328,7 @@ def cosines(
     for start in range(0, len(first), 8192):
         one, other = first[start : start + 8192], second[start : start + 8192]
         products = vectors[one] @ vectors[other].transpose(1, 2)
-        real = texts.mask[one].unsqueeze(2) & texts.mask[other].unsqueeze(1)
-        parts.append(products.masked_fill(~real, -torch.inf).amax(dim=(1, 2)))
+        parts.append(best_of_pairs(products, texts.mask[one], texts.mask[other]))
     return np.asarray(torch.cat(parts).numpy())
 
 

@@ -25,7 +25,7 @@ from openvse.pipeline import failure_reason, tell_skipped
 from openvse.training.kind import Request
 from openvse_papers.analysis.opening import Analysis, Draw, Embedded, only, warnings_of
 from openvse_papers.vqa.answerer import Answerer
-from openvse_papers.vqa.evaluate import answer_questions, open_asked, score_answers
+from openvse_papers.vqa.evaluate import ScoredAnswers, answer_questions, open_asked
 from openvse_papers.vqa.questions import Question
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def answer_all(models: Mapping[str, Model], request: Request) -> tuple[list[Ques
     can_all = [all(q.question_id in each for each in answered.values()) for q in questions.questions]
     common, rows = questions.select(np.flatnonzero(can_all)), []
     for name, each in answered.items():
-        scored = score_answers(common, [each[question.question_id] for question in common.questions])
+        scored = ScoredAnswers(common, [each[question.question_id] for question in common.questions])
         rows.append(AnswersOf(name, scored.predictions, tuple(scored.columns["accuracy"].tolist())))
     return [*scored.questions.questions], rows
 

@@ -134,11 +134,6 @@ def find_image_folder(root: Path, part: str) -> Path:
     return (first_folder(root, image_folders(part)) if part else None) or root / part
 
 
-def detect_coco(root: Path) -> bool:
-    """Return whether a folder holds COCO's captions."""
-    return any(piece.find(root) for piece in COCO.pieces if not piece.media)
-
-
 def official_captions(root: Path, part: str) -> Iterator[tuple[str, list[tuple[int, str]]]]:
     """Yield the name of each image of ``captions_<part>.json``, and its captions with their numbers, in this order."""
     if (path := first_file(root, _caption_files(part))) is None:
@@ -207,7 +202,11 @@ class FlickrLayout:
             records = read_karpathy(json_path, lambda _: folder)
         elif captions:
             splits = read_splits(root, dict(zip(SPLITS, self.splits, strict=True)))
-            records = _read_captions(captions, folder, splits)
+            records = (
+                Record(name, folder / name, sentences, split)
+                for name, sentences in _sentences(captions).items()
+                for split in splits.get(name, {""})
+            )
         else:
             allowed = " or ".join((self.karpathy, *self.captions))
             raise DataError(f"{root}: no caption file {allowed}: see openvse list data {self.name}")
@@ -234,24 +233,17 @@ FLICKR30K_LAYOUT = FlickrLayout(
 )
 
 
-def _read_captions(path: Path, images: Path, splits: Mapping[str, set[str]]) -> Iterator[Record]:
-    """Yield a record for each image and each split that lists it."""
-    for name, sentences in _sentences(path).items():
-        for split in splits.get(name, {""}):
-            yield Record(name, images / name, sentences, split)
-
-
-def _sentences(path: Path) -> dict[str, Sequence[str]]:
+def _sentences(path: Path) -> Mapping[str, Sequence[str]]:
     """Return the sentences of each image, from a token file or from the table of mirrors."""
     lines = table_lines(path)
-    captions: dict[str, list[str]] = {}
+    captions: defaultdict[str, list[str]] = defaultdict(list)
     if lines and "\t" not in lines[0]:
         for row in read_table(path):
-            captions.setdefault(row.image_id, []).extend(row.captions)
-        return dict(captions)
-    for key, caption in read_tabbed(path, "name.jpg#0"):
-        captions.setdefault(key.partition("#")[0], []).append(caption)
-    return dict(captions)
+            captions[row.image_id] += row.captions
+    else:
+        for key, caption in read_tabbed(path, "name.jpg#0"):
+            captions[key.partition("#")[0]].append(caption)
+    return captions
 
 
 _SPLITS = {"train": ("train",), "validation": ("dev", "val"), "test": ("testall", "test")}
@@ -397,7 +389,11 @@ def clip_corpus(
     A clip that is in several splits stays in the last, and is reported. All existing folders are searched.
     """
     folders = facts.places("clips")
-    clips = _find_clips(root, folders)
+    clips: dict[str, Path] = {}
+    for folder in folders:  # of equal names, the clip in the first folder is kept
+        for path in sorted((root / folder).iterdir()) if (root / folder).is_dir() else ():
+            if is_video(path) or path.suffix.lower() in _ANIMATIONS:
+                clips.setdefault(path.stem, path)
     if require_images and not clips:
         raise DataError(
             f"{root}: no clips in {' or '.join(folders)}: put them there, or train on stored features"
@@ -409,16 +405,6 @@ def clip_corpus(
     )
     corpus = build_corpus(facts.name, records, require_images=require_images)
     return replace(corpus, problems=(*notes, *corpus.problems))
-
-
-def _find_clips(root: Path, folders: Sequence[str]) -> dict[str, Path]:
-    """Return the clips by their names without suffix. Of equal names, the clip in the first folder is kept."""
-    clips: dict[str, Path] = {}
-    for folder in folders:
-        for path in sorted((root / folder).iterdir()) if (root / folder).is_dir() else ():
-            if is_video(path) or path.suffix.lower() in _ANIMATIONS:
-                clips.setdefault(path.stem, path)
-    return clips
 
 
 PARTS = ("train_val_videodatainfo.json", "test_videodatainfo.json")
@@ -494,19 +480,14 @@ def open_msvd(root: Path, *, require_images: bool = True) -> Corpus:
     Each line of ``AllVideoDescriptions.txt``, after a few introductory lines, has the name of a clip and a sentence.
     Each line of the lists has the name of a clip.
     """
-    captions = _read_msvd(require_file(MSVD, root, "captions"))
-    splits = {Path(name).stem: where for name, where in read_splits(root, _MSVD_LISTS).items()}
-    return clip_corpus(MSVD, root, captions, splits, require_images=require_images)
-
-
-def _read_msvd(path: Path) -> dict[str, list[str]]:
-    captions: defaultdict[str, list[str]] = defaultdict(list)
-    for number, line in enumerate(table_lines(path), start=1):
+    table, captions = require_file(MSVD, root, "captions"), defaultdict[str, list[str]](list)
+    for number, line in enumerate(table_lines(table), start=1):
         if match := _LINE.fullmatch(line.strip()):
             captions[match[1]].append(match[2])
         elif captions and line.strip():
-            raise DataError(f"{path}, line {number}: write the clip's name, a space and the sentence")
-    return captions
+            raise DataError(f"{table}, line {number}: write the clip's name, a space and the sentence")
+    splits = {Path(name).stem: where for name, where in read_splits(root, _MSVD_LISTS).items()}
+    return clip_corpus(MSVD, root, captions, splits, require_images=require_images)
 
 
 _VATEX_LISTS = {"validation": ("splits/val.txt", "val.txt"), "test": ("splits/test.txt", "test.txt")}
@@ -523,10 +504,12 @@ def open_vatex(root: Path, *, require_images: bool = True) -> Corpus:
     ``splits/val.txt`` and ``splits/test.txt`` list the clips of the halves. Without them a hash divides the clips, in
     the same way on every machine, and ``problems`` reports it. Only the English sentences are read.
     """
-    training, validation = (
-        dict(_read_vatex(require_file(VATEX, root, f"captions of the {part} clips")))
-        for part in ("training", "validation")
-    )
+    parts = []
+    for part in ("training", "validation"):
+        file = require_file(VATEX, root, f"captions of the {part} clips")
+        with reading_json(file, "VATEX's format") as entries:
+            parts.append({entry["videoID"]: entry["enCap"] for entry in entries})
+    training, validation = parts
     listed = read_splits(root, _VATEX_LISTS)
     clips = list(validation)
     halves = dict(zip(clips, hashed_splits(clips, (0.0, 0.5, 0.5)), strict=True))
@@ -534,11 +517,6 @@ def open_vatex(root: Path, *, require_images: bool = True) -> Corpus:
     splits |= listed or {clip: {half} for clip, half in halves.items()}
     notes = () if listed else (_BY_HASH,)
     return clip_corpus(VATEX, root, training | validation, splits, require_images=require_images, notes=notes)
-
-
-def _read_vatex(path: Path) -> Iterator[tuple[str, list[str]]]:
-    with reading_json(path, "VATEX's format") as entries:
-        yield from ((entry["videoID"], entry["enCap"]) for entry in entries)
 
 
 TGIF, MRW = published("tgif"), published("mrw")

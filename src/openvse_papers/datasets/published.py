@@ -130,38 +130,26 @@ FOLDERS = ("", "annotations/", "questions/")
 class QuestionPart:
     """A part of the data set in its published form. The first of its files of questions that exists counts.
 
-    ``annotations`` is "" if they are not published. ``images`` is the folder of the images, and the beginning of their
-    names. The paper trains on train2014 and reports on val2014.
+    ``images`` is the folder of the images, and the beginning of their names. The paper trains on train2014 and reports
+    on val2014. The answers of the test are not published.
     """
 
-    questions: tuple[str, ...]
-    annotations: str
     images: str
     split: str
+    names: tuple[str, ...]
+    annotated: bool = True
+
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """The possible names of the file of questions."""
+        return tuple(f"v2_OpenEnded_mscoco_{name}_questions.json" for name in self.names)
 
 
-TRAIN = QuestionPart(
-    ("v2_OpenEnded_mscoco_train2014_questions.json",),
-    "v2_mscoco_train2014_annotations.json",
-    "train2014",
-    "train",
+PARTS = (
+    QuestionPart("train2014", "train", ("train2014",)),
+    QuestionPart("val2014", "validation", ("val2014",)),
+    QuestionPart("test2015", "test", ("test2015", "test-dev2015"), annotated=False),  # the second is a part
 )
-VALIDATION = QuestionPart(
-    ("v2_OpenEnded_mscoco_val2014_questions.json",),
-    "v2_mscoco_val2014_annotations.json",
-    "val2014",
-    "validation",
-)
-TEST = QuestionPart(
-    (
-        "v2_OpenEnded_mscoco_test2015_questions.json",
-        "v2_OpenEnded_mscoco_test-dev2015_questions.json",  # a part of the other
-    ),
-    "",
-    "test2015",
-    "test",
-)
-PARTS = (TRAIN, VALIDATION, TEST)
 
 
 def open_vqa2(root: Path, *, require_images: bool = True) -> QuestionSet:
@@ -197,7 +185,7 @@ def _find(root: Path, *names: str) -> Path | None:
 
 def _read_vqa2(part: QuestionPart, path: Path, root: Path, stray: list[int]) -> Iterator[Question]:
     """Yield the questions of a part, and put the identifiers of annotations without a question into ``stray``."""
-    answers = _read_annotations(part, root) if part.annotations else {}
+    answers = _read_annotations(part, root) if part.annotated else {}
     folder = find_image_folder(root, part.images)
 
     @cache  # an image has many questions
@@ -216,10 +204,9 @@ def _read_vqa2(part: QuestionPart, path: Path, root: Path, stray: list[int]) -> 
 
 def _read_annotations(part: QuestionPart, root: Path) -> dict[int, tuple[str, str, tuple[str, ...]]]:
     """Return the types of the answer and the question, and the answers of each question of a part."""
-    if (path := _find(root, part.annotations)) is None:
-        raise DataError(
-            f"{root}: {part.questions[0]} is there without {part.annotations}: see openvse list data vqa2"
-        )
+    name = f"v2_mscoco_{part.images}_annotations.json"
+    if (path := _find(root, name)) is None:
+        raise DataError(f"{root}: {part.questions[0]} is there without {name}: see openvse list data vqa2")
 
     def annotation(entry: dict[str, Any]) -> tuple[int, tuple[str, str, tuple[str, ...]]]:
         kinds = sys.intern(entry["answer_type"]), sys.intern(entry.get("question_type", ""))
@@ -355,7 +342,7 @@ VQA2 = DataSet(open_vqa2, published("vqa2"))
 
 _LAYOUTS: Sequence[tuple[str, Callable[[Path], bool]]] = (
     ("precomputed", lambda root: captioned.find_folder(root) is not None),
-    ("coco", captioned.detect_coco),
+    ("coco", lambda root: any(piece.find(root) for piece in captioned.COCO.pieces if not piece.media)),
     ("vqa2", detect_vqa2),
     ("daquar", detect_daquar),
     ("flickr8k", captioned.FLICKR8K_LAYOUT.fits),  # files that fit both sets of Flickr are Flickr8k's
@@ -399,7 +386,6 @@ def _detect_questions(root: Path) -> str:
         allowed = ", ".join(TABLES)
         raise DataError(f"{root}: not a file of questions: give one of {allowed}, or a folder")
     if not any(map(holds_questions, metadata_files(root)[:1])):
-        for name, fits in (("vqa2", detect_vqa2), ("daquar", detect_daquar)):
-            if fits(root):
-                return name
+        fits = dict(_LAYOUTS)
+        return next((name for name in ("vqa2", "daquar") if fits[name](root)), "question_folder")
     return "question_folder"

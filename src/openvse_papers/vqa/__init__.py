@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from openvse.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from openvse_papers.vqa.answerer import read_results, write_results
     from openvse_papers.vqa.answers import (
         AnswerVocabulary,
         WordNet,
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
         find_wordnet,
     )
     from openvse_papers.vqa.evaluate import evaluate_answers, most_frequent_answers
-    from openvse_papers.vqa.predict import read_results, write_results
 
 __all__ = [
     "AnswerVocabulary",

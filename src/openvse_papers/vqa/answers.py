@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
-from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -403,9 +402,9 @@ def answer_accuracy(
     """
     _check(len(predictions), answers)
     annotators = np.array([len(given) for given in answers], dtype=np.int64)
-    question = np.repeat(np.arange(len(answers)), annotators)
-    answer_ids, predicted = _numbered([*chain.from_iterable(answers)], predictions)
-    matches = np.bincount(question[answer_ids == predicted[question]], minlength=len(answers))
+    normal = zip(map(normalize_answer, predictions), answers, strict=True)
+    found = [[*map(normalize_answer, given)].count(answer) for answer, given in normal]
+    matches = np.array(found, dtype=np.int64)
     return vote_score(matches, annotators) if votes else (matches > 0).astype(np.float64)
 
 
@@ -430,13 +429,6 @@ def exact_match(
         for predicted, given in zip(predictions, answers, strict=True)
     ]
     return np.array(equal, dtype=np.float64)
-
-
-def _numbered(given: Sequence[str], predicted: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Give answers with the same normal form the same number."""
-    numbers: dict[str, int] = {}
-    both = [numbers.setdefault(normalize_answer(answer), len(numbers)) for answer in (*given, *predicted)]
-    return np.array(both[: len(given)], dtype=np.int64), np.array(both[len(given) :], dtype=np.int64)
 
 
 def _check(num_predictions: int, answers: Sequence[Sequence[str]]) -> None:

@@ -42,7 +42,7 @@ from openvse.training.kind import (
 )
 from openvse.types import FeatureSource
 from openvse_papers.datasets.published import open_questions
-from openvse_papers.vqa.answerer import Answerer
+from openvse_papers.vqa.answerer import Answerer, Predictions, predict, write_results
 from openvse_papers.vqa.answers import (
     THRESHOLDS,
     AnswerVocabulary,
@@ -55,7 +55,6 @@ from openvse_papers.vqa.answers import (
     main_answers,
     wups,
 )
-from openvse_papers.vqa.predict import Predictions, predict, write_results
 from openvse_papers.vqa.questions import QuestionSet
 
 AnswerScores: TypeAlias = dict[str, float]
@@ -210,42 +209,68 @@ def evaluate_answers(
     Raises:
         DataError: the numbers of predictions and questions differ, or no question has an answer.
     """
-    scored = questions.select(np.array(answered := _answered(questions, predictions), dtype=np.int64))
-    scorer = _Scorer(scored, wordnet)
-    columns = scorer.columns([predictions[number] for number in answered])
-    drawn = score_replicates(columns, scored.images_of(), resamples=resamples, seed=seed)
-    others = _baselines(training, scored, None if exchanged is None else [exchanged[n] for n in answered])
+    scored = ScoredAnswers(questions, predictions, wordnet)
+    drawn = scored.replicates(resamples=resamples, seed=seed)
+    others = _baselines(training, scored.questions)
+    if exchanged is not None:
+        others = {"this model, images exchanged": tuple(exchanged[n] for n in scored.numbers), **others}
     protocol = AnswerProtocol(
         name=questions.name,
-        num_questions=scorer.counts(),
-        num_images=len(scored.image_ids),
-        unanswered=len(questions) - len(answered),
-        votes=scorer.votes,
+        num_questions={kind: int(rows.sum()) for kind, rows in scored.kinds.items()},
+        num_images=len(scored.questions.image_ids),
+        unanswered=len(questions) - len(scored.numbers),
+        votes=scored.votes,
         seed=seed,
         resamples=resamples,
-        wordnet=str(wordnet.folder) if wordnet and not scorer.votes else "",
+        wordnet=str(wordnet.folder) if wordnet and not scored.votes else "",
     )
     return AnswerReport(
-        scores=_means(columns),
+        scores=scored.means(),
         protocol=protocol,
         intervals=score_intervals(drawn),
-        baselines={label: _means(scorer.columns(answers)) for label, answers in others.items()},
-        unknown=None if vocabulary is None else _unknown(vocabulary, scored),
-        ceiling={} if vocabulary is None else _ceiling(vocabulary, scored, scorer),
+        baselines={label: _means(scored.score(answers)) for label, answers in others.items()},
+        unknown=None if vocabulary is None else _unknown(vocabulary, scored.questions),
+        ceiling={} if vocabulary is None else _ceiling(vocabulary, scored),
         model=model,
         published=published or {},
         problems=questions.problems,
-        question_types=_question_types(scored, columns["accuracy"]),
+        question_types=_question_types(scored.questions, scored.columns["accuracy"]),
     )
 
 
-@dataclass(frozen=True)
 class ScoredAnswers:
-    """Each score of each question that has an answer, from 0 to 1. NaN where a question does not count."""
+    """Scores of predicted answers to the questions that have an answer, from 0 to 1, one by one.
 
-    questions: QuestionSet
-    columns: Mapping[str, Float[np.ndarray, "Q"]]
-    predictions: tuple[str, ...]
+    The score of a kind is NaN for questions of other kinds.
+
+    Attributes:
+        numbers: the positions of the scored questions.
+        kinds: the questions of each kind, and "all".
+        columns: each score of each question.
+    """
+
+    def __init__(
+        self, questions: QuestionSet, predictions: Sequence[str], wordnet: WordNet | None = None
+    ) -> None:
+        if len(predictions) != len(questions):
+            raise DataError(
+                f"{questions.name}: {len(predictions)} predictions for {len(questions)} questions: give one for each"
+            )
+        self.numbers = [number for number, question in enumerate(questions.questions) if question.answers]
+        if not self.numbers:
+            raise DataError(
+                f"{questions.name}: no question has an answer to compare with: evaluate a split whose answers are "
+                f"published"
+            )
+        self.questions = questions.select(np.array(self.numbers, dtype=np.int64))
+        self._answers = [question.answers for question in self.questions.questions]
+        self._wordnet, self.votes = wordnet, are_votes(self._answers)
+        kinds = np.array([question.kind for question in self.questions.questions], dtype=object)
+        there = set(kinds.tolist())
+        named = [kind for kind in (*KINDS, *sorted(there - {*KINDS, ""})) if kind in there]
+        self.kinds = {"all": np.ones(len(kinds), dtype=bool), **{kind: kinds == kind for kind in named}}
+        self.predictions = tuple(predictions[number] for number in self.numbers)
+        self.columns = self.score(self.predictions)
 
     def means(self) -> AnswerScores:
         """Return the mean of each score in percent."""
@@ -255,32 +280,8 @@ class ScoredAnswers:
         """Return the mean scores on every resample. See ``score_replicates``."""
         return score_replicates(self.columns, self.questions.images_of(), resamples=resamples, seed=seed)
 
-
-def score_answers(questions: QuestionSet, predictions: Sequence[str]) -> ScoredAnswers:
-    """Score predicted answers question by question, like ``evaluate_answers``."""
-    answered = _answered(questions, predictions)
-    scored, given = questions.select(np.array(answered, dtype=np.int64)), [predictions[n] for n in answered]
-    return ScoredAnswers(scored, _Scorer(scored, None).columns(given), tuple(given))
-
-
-class _Scorer:
-    """Scores any predictions for the same questions. The score of a kind is NaN for questions of other kinds."""
-
-    def __init__(self, questions: QuestionSet, wordnet: WordNet | None) -> None:
-        self._answers = [question.answers for question in questions.questions]
-        self._wordnet = wordnet
-        self.votes = are_votes(self._answers)
-        kinds = np.array([question.kind for question in questions.questions], dtype=object)
-        there = Counter(kinds.tolist())
-        named = [kind for kind in (*KINDS, *sorted(set(there) - {*KINDS, ""})) if kind in there]
-        self._kinds = {"all": np.ones(len(kinds), dtype=bool), **{kind: kinds == kind for kind in named}}
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of all questions ("all") and of each kind."""
-        return {kind: int(rows.sum()) for kind, rows in self._kinds.items()}
-
-    def columns(self, predictions: Sequence[str]) -> dict[str, Float[np.ndarray, "Q"]]:
-        """Return each score of each question."""
+    def score(self, predictions: Sequence[str]) -> dict[str, Float[np.ndarray, "Q"]]:
+        """Return each score of any answers to the same questions."""
         if self.votes:
             return self._by_kind(answer_accuracy(predictions, self._answers, votes=True))
         sets = [prediction.split(", ") for prediction in predictions]
@@ -291,16 +292,14 @@ class _Scorer:
         scores = self._by_kind(np.bincount(question, right, minlength=len(sets)) / members)
         scores["exact_match"] = exact_match(sets, self._answers)
         if self._wordnet is not None:
-            for threshold in THRESHOLDS:
-                scores[f"wups_{threshold}"] = wups(
-                    sets, self._answers, self._wordnet.similarity, threshold=threshold
-                )
+            similar = self._wordnet.similarity
+            scores |= {f"wups_{t}": wups(sets, self._answers, similar, threshold=t) for t in THRESHOLDS}
         return scores
 
     def _by_kind(self, worth: Float[np.ndarray, "Q"]) -> dict[str, Float[np.ndarray, "Q"]]:
         return {
             f"accuracy_{kind}".removesuffix("_all"): np.where(rows, worth, np.nan)
-            for kind, rows in self._kinds.items()
+            for kind, rows in self.kinds.items()
         }
 
 
@@ -315,20 +314,6 @@ def _question_types(questions: QuestionSet, worth: Float[np.ndarray, "Q"]) -> di
 
 def _means(columns: Mapping[str, Float[np.ndarray, "Q"]]) -> AnswerScores:
     return {name: 100.0 * float(np.nanmean(column)) for name, column in columns.items()}
-
-
-def _answered(questions: QuestionSet, predictions: Sequence[str]) -> list[int]:
-    """Return the positions of the questions that can be scored."""
-    if len(predictions) != len(questions):
-        raise DataError(
-            f"{questions.name}: {len(predictions)} predictions for {len(questions)} questions: give one for each"
-        )
-    answered = [number for number, question in enumerate(questions.questions) if question.answers]
-    if not answered:
-        raise DataError(
-            f"{questions.name}: no question has an answer to compare with: evaluate a split whose answers are published"
-        )
-    return answered
 
 
 def most_frequent_answers(
@@ -371,17 +356,15 @@ def most_frequent_answers(
     )
 
 
-def _baselines(
-    training: QuestionSet | None, questions: QuestionSet, exchanged: Sequence[str] | None
-) -> dict[str, tuple[str, ...]]:
-    """Return the answers that need no image, and the answers about exchanged images, by label."""
-    starts = {} if training is None else {"": 0, " by the first two words": 2, " by the first four words": 4}
-    baselines = {
+def _baselines(training: QuestionSet | None, questions: QuestionSet) -> dict[str, tuple[str, ...]]:
+    """Return the answers that need no image, by label."""
+    if training is None:
+        return {}
+    starts = {"": 0, " by the first two words": 2, " by the first four words": 4}
+    return {
         f"most frequent answer{label}": most_frequent_answers(training, questions, num_words=num_words)
         for label, num_words in starts.items()
-        if training is not None
     }
-    return baselines if exchanged is None else {"this model, images exchanged": tuple(exchanged), **baselines}
 
 
 def _unknown(vocabulary: AnswerVocabulary, questions: QuestionSet) -> float:
@@ -390,14 +373,14 @@ def _unknown(vocabulary: AnswerVocabulary, questions: QuestionSet) -> float:
     return 100.0 * (1.0 - float(np.mean(known)))
 
 
-def _ceiling(vocabulary: AnswerVocabulary, questions: QuestionSet, scorer: _Scorer) -> AnswerScores:
+def _ceiling(vocabulary: AnswerVocabulary, scored: ScoredAnswers) -> AnswerScores:
     """Score the best known answer to each question. WUPS has no such simple ceiling."""
     best = []
-    for question in questions.questions:
-        worth = answer_scores(question.answers, votes=scorer.votes)
+    for question in scored.questions.questions:
+        worth = answer_scores(question.answers, votes=scored.votes)
         known = [answer for answer in worth if answer in vocabulary]
         best.append(max(known, key=worth.__getitem__, default=""))
-    scores = _means(scorer.columns(best))
+    scores = _means(scored.score(best))
     return {name: score for name, score in scores.items() if not name.startswith("wups")}
 
 
@@ -549,7 +532,7 @@ def _training(questions: QuestionSet) -> QuestionSet | None:
 def _queries(evaluation: AnswersEvaluation, count: int) -> AnsweredQueries:
     asked = np.flatnonzero([bool(question.answers) for question in evaluation.questions.questions])
     answers = [evaluation.answers[number] for number in asked.tolist()]
-    scored = score_answers(evaluation.questions.select(asked), answers)
+    scored = ScoredAnswers(evaluation.questions.select(asked), answers)
     worth = scored.columns["accuracy"]
     sure = np.argsort(-np.array(evaluation.probabilities)[asked], kind="stable").tolist()
     votes = are_votes([question.answers for question in scored.questions.questions])
@@ -606,7 +589,7 @@ def compare_answerers(loaded: Iterable[LoadedRun], request: Request) -> Compared
         source, (model, store) = run.source, _opened(run, number, request)
         answered, answers, _ = answer_questions(model, asked, store, request)
         asked = same_items(runs, source, "answer", "questions", asked, answered)
-        one = score_answers(asked, answers)
+        one = ScoredAnswers(asked, answers)
         drawn = one.replicates(resamples=request.resamples, seed=request.seed)
         line = seen_in_training(model.provenance, asked.as_corpus()).describe(source)
         queries = {"questions": one.columns["accuracy"]}

@@ -70,10 +70,8 @@ class QuestionSet:
     @cached_property
     def image_paths(self) -> tuple[Path, ...]:
         """The file of each image of ``image_ids``."""
-        paths: dict[str, Path] = {}
-        for question in self.questions:
-            paths.setdefault(question.image_id, question.path)
-        return tuple(paths.values())
+        paths = {question.image_id: question.path for question in reversed(self.questions)}
+        return tuple(paths[image_id] for image_id in self.image_ids)
 
     def images_of(self) -> Int[np.ndarray, "Q"]:
         """Return the position of each question's image in ``image_ids``."""
@@ -177,7 +175,9 @@ def build_questions(name: str, questions: Iterable[Question], *, require_images:
     """
     problems: list[str] = []
     usable = without_leakage(problems, [_tidy(question) for question in questions])
-    usable = _without_repetitions(problems, usable)
+    first = {question.question_id: number for number, question in reversed([*enumerate(usable)])}
+    repeated = [first[question.question_id] != number for number, question in enumerate(usable)]
+    usable = _skip(problems, usable, repeated, "question(s) with the identifier of an earlier one")
     if require_images:
         usable = _with_images(problems, usable)
     usable = _skip(problems, usable, [not q.text for q in usable], "question(s) without a text")
@@ -212,15 +212,6 @@ def _tidy(question: Question) -> Question:
 @lru_cache(maxsize=1 << 16)  # millions of answers, few different ones
 def _tidy_answer(answer: str) -> str:
     return whole_characters(" ".join(answer.split()))
-
-
-def _without_repetitions(problems: list[str], questions: Sequence[Question]) -> list[Question]:
-    seen: set[str] = set()
-    repeated = []
-    for question in questions:
-        repeated.append(question.question_id in seen)
-        seen.add(question.question_id)
-    return _skip(problems, questions, repeated, "question(s) with the identifier of an earlier one")
 
 
 def _with_images(problems: list[str], questions: Sequence[Question]) -> list[Question]:
