@@ -341,7 +341,7 @@ def graph_of_tags(words: Sequence[str], tags: Sequence[str]) -> RoleGraph:
     agents: list[int] = []
     action: int | None = None
     waiting: list[int] = []  # entities before the first verb
-    for start, end, kind, behind in _phrases(_without_modifiers(tags)):
+    for start, end, kind, behind in _phrases(tags):
         place = len(nodes)
         if kind == "VERB":
             nodes.append(Node(VERB, (start,), action=True))
@@ -358,17 +358,16 @@ def graph_of_tags(words: Sequence[str], tags: Sequence[str]) -> RoleGraph:
     return RoleGraph(tuple(words), tuple(nodes), tuple(edges))
 
 
-def _without_modifiers(tags: Sequence[str]) -> list[str]:
-    """Return the classes, with verbs inside a noun phrase as adjectives."""
+def _phrases(tags: Sequence[str]) -> list[tuple[int, int, str, bool]]:
+    """Return start, end and kind of each verb and noun phrase, and whether a preposition precedes it.
+
+    Verbs inside a noun phrase count as adjectives.
+    """
     before, after = ["", *tags], [*tags[1:], ""]
-    return [
+    tags = [
         "ADJ" if tag == "VERB" and left in _BEFORE_PHRASE and right in _IN_PHRASE - {"PRON"} else tag
         for left, tag, right in zip(before, tags, after, strict=False)
     ]
-
-
-def _phrases(tags: Sequence[str]) -> list[tuple[int, int, str, bool]]:
-    """Return start, end and kind of each verb and noun phrase, and whether a preposition precedes it."""
     phrases: list[tuple[int, int, str, bool]] = []
     behind, place = False, 0
     while place < len(tags):
@@ -605,7 +604,8 @@ class Hierarchical(Similarity):
 
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
         """Score all pairs. Memory holds the scores and one tile of pairs."""
-        side = _side(images, texts)
+        cosines = max(1, images.mask.shape[1] // 2) * max(1, texts.mask.shape[1] // 2)
+        side = max(1, math.isqrt(_COSINES // cosines))  # the number of images and of texts in a tile
         columns = [
             torch.cat([self._tile(images[i], texts[t]) for i in slices(len(images), side)])
             for t in slices(len(texts), side)
@@ -687,9 +687,3 @@ def _crossed(images: Float[Tensor, "i N D"], texts: Float[Tensor, "t K D"]) -> F
 def _aligned(images: Float[Tensor, "p N D"], texts: Float[Tensor, "p K D"]) -> Float[Tensor, "p K N"]:
     """Pair image p with text p."""
     return texts @ images.mT
-
-
-def _side(images: EmbeddingSet, texts: EmbeddingSet) -> int:
-    """Return the number of images and of texts in a tile."""
-    cosines = max(1, images.mask.shape[1] // 2) * max(1, texts.mask.shape[1] // 2)
-    return max(1, math.isqrt(_COSINES // cosines))

@@ -48,9 +48,15 @@ def image_numbers(corpus: Corpus) -> Int[np.ndarray, "I"]:
 
 def caption_numbers(root: Path, corpus: Corpus) -> Int[np.ndarray, "T"]:
     """Return COCO's number of each text of a corpus, from the corpus's own file."""
-    numbered = _from_karpathy(root) or {
-        name: _tidy(captions) for part in OFFICIAL for name, captions in official_captions(root, part)
-    }
+    if (path := first_file(root, KARPATHY)) is None:
+        given = (each for part in OFFICIAL for each in official_captions(root, part))
+        numbered = {name: _tidy(captions) for name, captions in given}
+    else:
+        with reading_json(path, "Karpathy's format with numbers of captions") as tree:
+            numbered = {
+                entry["filename"]: _tidy([(int(each["sentid"]), each["raw"]) for each in entry["sentences"]])
+                for entry in tree["images"]
+            }
     numbers = np.full(len(corpus.captions), -1, dtype=np.int64)
     place: defaultdict[int, int] = defaultdict(int)
     for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
@@ -64,16 +70,6 @@ def caption_numbers(root: Path, corpus: Corpus) -> Int[np.ndarray, "T"]:
             )
         numbers[text] = number
     return numbers
-
-
-def _from_karpathy(root: Path) -> dict[str, list[tuple[int, str]]]:
-    if (path := first_file(root, KARPATHY)) is None:
-        return {}
-    with reading_json(path, "Karpathy's format with numbers of captions") as tree:
-        return {
-            entry["filename"]: _tidy([(int(each["sentid"]), each["raw"]) for each in entry["sentences"]])
-            for entry in tree["images"]
-        }
 
 
 def _tidy(captions: list[tuple[int, str]]) -> list[tuple[int, str]]:
@@ -132,7 +128,6 @@ def read_cxc(folder: Path, split: str) -> dict[str, RatedPairs]:
 
 def _read_ratings(path: Path, task: str) -> RatedPairs:
     expected = HEADERS[task]
-    rows = []
     try:
         lines = csv.reader(f"{line}\n" for line in read_lines(path))
         if (header := tuple(next(lines, ()))) != expected:

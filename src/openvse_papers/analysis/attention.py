@@ -220,10 +220,8 @@ def map_answers(
             title += f", truth: {truth[0]}"
         for row, (seen, read) in enumerate(zip(one.image_weights, one.word_weights, strict=True), 1):
             words = tuple(zip(one.words, read.tolist(), strict=True))
-            first = ImageMap(
-                name, image_id, path, f"reduction {row}", "attention", seen, one.boxes, one.tiled
-            )
-            maps.append(replace(first, caption=title, right=right, words=words))
+            seen_at = f"reduction {row}", "attention", seen, one.boxes, one.tiled
+            maps.append(ImageMap(name, image_id, path, *seen_at, title, right, words))
     return maps
 
 

@@ -19,7 +19,7 @@ from openvse.corpus import Corpus
 from openvse.encoders.projections import NoProjection
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import OpenVSEError, install
-from openvse.functional import best_of_pairs, pad
+from openvse.functional import best_of_pairs, normalize, pad
 from openvse.model.tower import Tower
 from openvse.model.two_tower import TwoTower, embed
 from openvse.output.figures import COLUMN, HEAT, PAGE, blank, colour, legend_below, lines_of, new_figure
@@ -30,7 +30,6 @@ from openvse_papers.analysis.hits import QueryHits, find_hits
 from openvse_papers.analysis.opening import Analysis, Embedded, warnings_of
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FIRST = 10
@@ -98,9 +97,7 @@ def skewness(counts: Int[np.ndarray, "C"]) -> float:
 def _single(embedded: EmbeddingSet, model: TwoTower) -> Float[Tensor, "B D"]:
     real = embedded.mask.unsqueeze(2).to(embedded.vectors.dtype)
     mean = (embedded.vectors * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
-    return torch.nn.functional.normalize(
-        directions(mean.float(), are_gaussians=embeds_gaussians(model)), dim=1
-    )
+    return normalize(directions(mean.float(), are_gaussians=embeds_gaussians(model)))
 
 
 def caption_words(caption: str) -> list[str]:
@@ -171,6 +168,13 @@ def analyze_embeddings(
     }
     table = Table((*measures[0],), [(*each.values(),) for each in measures])
     grouped = [(name, *group) for name, both in groups.items() for one in both for group in one]
+    named = {"t2i": ("image", corpus.image_ids), "i2t": ("text", corpus.captions)}
+    hubs = [
+        (name, named[side][0], named[side][1][at], int(counts[at]))
+        for name, sides in occurrence.items()
+        for side, counts in sides.items()
+        for at in np.argsort(-counts, kind="stable")
+    ]
     figures = {"": lambda: _draw(occurrence, groups)}
     if places:
         figures["map"] = lambda: _draw_map(embedded)
@@ -179,22 +183,12 @@ def analyze_embeddings(
         Table(table.header[:7], [row[:7] for row in table.rows]),
         {
             "": table,
-            "hubs": Table(("model", "kind", "item", "times among the first 10"), _hubs(corpus, occurrence)),
+            "hubs": Table(("model", "kind", "item", "times among the first 10"), hubs),
             "recall": Table(("model", "by", "group", "captions", f"R@{FIRST}"), grouped),
         },
         figures,
         warnings=warnings_of(embedded),
     )
-
-
-def _hubs(corpus: Corpus, occurrence: Mapping[str, Occurrence]) -> list[tuple[str, str, str, int]]:
-    named = {"t2i": ("image", corpus.image_ids), "i2t": ("text", corpus.captions)}
-    return [
-        (name, named[side][0], named[side][1][at], int(counts[at]))
-        for name, sides in occurrence.items()
-        for side, counts in sides.items()
-        for at in np.argsort(-counts, kind="stable")
-    ]
 
 
 def _draw(occurrence: Mapping[str, Occurrence], groups: Mapping[str, list[list[Group]]]) -> Figure:
@@ -243,10 +237,9 @@ def _draw_map(embedded: Sequence[Embedded]) -> Figure:
     size = PAGE / 2 if columns > 1 else COLUMN
     figure = new_figure(size * columns, size * lines)
     grid = figure.subplots(lines, columns, squeeze=False)
-    for axes in grid.flat:
+    for axes in grid.flat[len(embedded) :]:
         axes.set_visible(False)
     for axes, each in zip(grid.flat, embedded, strict=False):
-        axes.set_visible(True)
         images, texts = _places(each)
         for image, text in zip(images, texts, strict=True):
             axes.plot(*zip(image, text, strict=True), color="0.8", linewidth=0.3, zorder=1)
@@ -276,8 +269,6 @@ def _places(embedded: Embedded) -> tuple[np.ndarray, np.ndarray]:
 
 BINS = np.linspace(-0.5, 1.0, 61)
 _BATCH = 128
-
-Texts = Mapping[str, EmbeddingSet]
 
 
 def embed_captions(model: str, captions: Sequence[str]) -> EmbeddingSet:
@@ -332,7 +323,7 @@ def cosines(
     return np.asarray(torch.cat(parts).numpy())
 
 
-def analyze_captions(corpus: Corpus, texts: Texts) -> Analysis:
+def analyze_captions(corpus: Corpus, texts: Mapping[str, EmbeddingSet]) -> Analysis:
     """Compare captions of the same image with captions of different images (MV-VSE, Fig. 2)."""
     first, second = pairs_of_images(corpus)
     random = np.random.default_rng(0).permutation(len(first))
@@ -497,17 +488,12 @@ def _draw_views(views: Sequence[Views]) -> Figure:
         if column == 0:
             bars.set_ylabel("pairs won (%)")
         image = heat.imshow(each.similarity, cmap=HEAT, vmin=least, vmax=1)
-        _label_cells(heat, each.similarity, names)
+        heat.set_xticks(range(len(names)), names)
+        heat.set_yticks(range(len(names)), names)
+        heat.set(xlabel="view", ylabel="view")
+        for (down, across), value in np.ndenumerate(each.similarity) if len(names) <= 6 else ():
+            ink = "black" if value > 0.6 else "white"
+            heat.text(across, down, f"{value:.3f}", ha="center", va="center", fontsize=7, color=ink)
     if image is not None:
         figure.colorbar(image, ax=grid[1::2, :].ravel().tolist(), label="cosine", shrink=0.8)
     return figure
-
-
-def _label_cells(axes: Axes, values: Float[np.ndarray, "K K"], names: Sequence[str]) -> None:
-    axes.set_xticks(range(len(names)), names)
-    axes.set_yticks(range(len(names)), names)
-    axes.set(xlabel="view", ylabel="view")
-    if len(names) <= 6:
-        for (row, column), value in np.ndenumerate(values):
-            ink = "black" if value > 0.6 else "white"
-            axes.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize=7, color=ink)

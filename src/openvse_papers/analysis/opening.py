@@ -12,7 +12,6 @@ import numpy as np
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, OpenVSEError
-from openvse.evaluation.embed import embed_ensemble
 from openvse.evaluation.ensemble import Member
 from openvse.features.store import open_store
 from openvse.files import replacing_files, settle
@@ -20,7 +19,7 @@ from openvse.model.base import Model
 from openvse.model.two_tower import TwoTower
 from openvse.output.figures import styled
 from openvse.output.table import Table
-from openvse.retrieval.evaluate import leakage_lines, open_captioned
+from openvse.retrieval.evaluate import embed_requested, leakage_lines, open_captioned
 from openvse.tasks.load import load
 from openvse.tasks.runs import find_run, split_name
 from openvse.training.kind import Request
@@ -111,9 +110,7 @@ def embed_all(
     models = [*towers.values()]
     stores = [open_store(request.store(number), model.image.encoder) for number, model in enumerate(models)]
     corpus = open_split(request, limit, open_captioned(request))
-    together = embed_ensemble(
-        models, corpus, stores, batch_size=request.batch_size, progress=request.progress
-    )
+    together = embed_requested(models, corpus, stores, request)
     corpus = together.corpus
     return [
         Embedded(name, model, corpus, member.images, member.texts, leakage_lines([(name, model)], corpus))
@@ -162,7 +159,13 @@ class Analysis:
                 written.append(partial / f"{_joined(self.name, part)}.csv")
                 written[-1].write_text(table.to_csv(), encoding="utf-8")
             for part, draw in self.figures.items():
-                written += _save(draw, partial / _joined(self.name, part))
+                with styled():
+                    figure = draw()
+                    for ending in ("png", "svg"):
+                        written.append(partial / f"{_joined(self.name, part)}.{ending}")
+                        # Without a date, equal numbers give equal files.
+                        metadata = {"Date": None} if ending == "svg" else {}
+                        figure.savefig(written[-1], format=ending, metadata=metadata)
         return [folder / path.name for path in written]
 
 
@@ -180,17 +183,6 @@ def _written(folder: Path, name: str) -> list[str]:
         for path in (folder.iterdir() if folder.is_dir() else ())
         if path.suffix[1:] in ENDINGS and (path.stem == name or path.stem.startswith(f"{name}_"))
     )
-
-
-def _save(draw: Draw, stem: Path) -> list[Path]:
-    with styled():
-        figure = draw()
-        paths = [stem.with_name(f"{stem.name}.{ending}") for ending in ("png", "svg")]
-        for path in paths:
-            # Without a date, equal numbers give equal files.
-            metadata = {"Date": None} if path.suffix == ".svg" else {}
-            figure.savefig(path, format=path.suffix[1:], metadata=metadata)
-    return paths
 
 
 def _joined(name: str, part: str) -> str:

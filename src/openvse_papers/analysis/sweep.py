@@ -156,8 +156,7 @@ def parse_axes(words: Sequence[str], settings: Sequence[str]) -> tuple[tuple[str
         if key in (axis.label for axis in axes):
             raise OpenVSEError(f"{word}: {key} is varied twice: give all of its values at once")
         axes.append(Axis(key, _distinct(values, word), tuple((f"{key}={value}",) for value in values)))
-    if settings:
-        axes += _named(settings)
+    axes += _named(settings)
     # Without anything to vary, the seeds of the recipe itself are trained.
     return tuple(shared), tuple(axes) or (Axis("setting", ("recipe",), ((),)),)
 

@@ -99,13 +99,6 @@ def image_folders(part: str) -> tuple[str, ...]:
     return (f"{part}/", f"images/{part}/")
 
 
-def _caption_files(part: str) -> tuple[str, ...]:
-    return (f"annotations/captions_{part}.json", f"captions_{part}.json")
-
-
-COCO = published("coco")
-
-
 def open_coco(root: Path, *, require_images: bool = True) -> Corpus:
     """Open COCO captions. Identifiers are file names, such as ``COCO_val2014_000000391895.jpg``.
 
@@ -136,10 +129,9 @@ def find_image_folder(root: Path, part: str) -> Path:
 
 def official_captions(root: Path, part: str) -> Iterator[tuple[str, list[tuple[int, str]]]]:
     """Yield the name of each image of ``captions_<part>.json``, and its captions with their numbers, in this order."""
-    if (path := first_file(root, _caption_files(part))) is None:
-        raise DataError(
-            f"{root}: neither {KARPATHY[0]} nor {_caption_files(part)[0]}: see openvse list data coco"
-        )
+    files = (f"annotations/captions_{part}.json", f"captions_{part}.json")
+    if (path := first_file(root, files)) is None:
+        raise DataError(f"{root}: neither {KARPATHY[0]} nor {files[0]}: see openvse list data coco")
     captions: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
     with reading_json(path, "COCO's format") as tree:
         for annotation in sorted(tree["annotations"], key=lambda annotation: annotation["id"]):

@@ -221,12 +221,12 @@ def _entries(path: Path, key: str, make: Callable[[dict[str, Any]], EntryT]) -> 
     An answer is reduced to its text as soon as it is parsed. As dictionaries, the 4.4 million answers of the training
     part would take gigabytes.
     """
-    with reading_json(path, "the format of VQA 2.0", _bare_answer) as tree:
+
+    def bare(entry: dict[str, Any]) -> Any:
+        return sys.intern(entry["answer"]) if "answer_id" in entry else entry
+
+    with reading_json(path, "the format of VQA 2.0", bare) as tree:
         return [make(entry) for entry in tree[key]]
-
-
-def _bare_answer(entry: dict[str, Any]) -> Any:
-    return sys.intern(entry["answer"]) if "answer_id" in entry else entry
 
 
 TABLES = (".csv", ".tsv", ".jsonl")
@@ -273,12 +273,8 @@ def holds_questions(file: Path) -> bool:
 def _read_folder(file: Path, root: Path) -> Iterator[Question]:
     """Yield the questions of one metadata file, with identifiers of images relative to the root."""
     folder = file.parent.relative_to(root)
-    lines = file.suffix.lower() == ".jsonl"
-    for question in (
-        chain.from_iterable(each for _, each in numbered_objects(file, _questions))
-        if lines
-        else _read_table(file)
-    ):
+    objects = chain.from_iterable(each for _, each in numbered_objects(file, _questions))
+    for question in objects if file.suffix.lower() == ".jsonl" else _read_table(file):
         image_id = (folder / question.image_id).as_posix()
         path = file.parent / question.image_id
         yield replace(question, image_id=image_id, path=path, split=question.split or folder.name)
@@ -286,19 +282,17 @@ def _read_folder(file: Path, root: Path) -> Iterator[Question]:
 
 def _read_table(file: Path) -> Iterator[Question]:
     """Yield one question for all rows with the same image, text and identifier."""
-    answers: dict[tuple[str, str, str], list[str]] = {}
-    about: dict[tuple[str, str, str], tuple[str, str]] = {}
+    rows: dict[tuple[str, str, str], tuple[list[str], str, str]] = {}
     columns = (IMAGE_FIELDS, ("question",), ("answer",))
     for line, (name, text, answer, split, number, kind) in read_rows(file, columns, _OPTIONAL):
-        key = (name, text, number)
-        answers.setdefault(key, []).append(answer)
-        if about.setdefault(key, (split, kind)) != (split, kind):
+        given, *about = rows.setdefault((name, text, number), ([], split, kind))
+        given.append(answer)
+        if about != [split, kind]:
             raise DataError(
                 f"{file}, line {line}: the question {text!r} about {name!r} has another split or kind than before: "
                 "give all rows of a question the same"
             )
-    for (name, text, number), given in answers.items():
-        split, kind = about[name, text, number]
+    for (name, text, number), (given, split, kind) in rows.items():
         yield Question(number, name, Path(name), text, given, split, kind)
 
 

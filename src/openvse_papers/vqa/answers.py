@@ -240,7 +240,9 @@ class WordNet:
         self.folder = folder
         try:
             self._data = (folder / "data.noun").read_bytes()
-            self._index = dict(_entries(read_lines(folder / "index.noun")))
+            # Each line ends with the offsets of the word's senses. The licence before them is skipped.
+            lines = [line.split() for line in read_lines(folder / "index.noun") if not line.startswith(" ")]
+            self._index = {each[0]: tuple(map(int, each[-int(each[2]) :])) for each in lines}
             exceptions = read_lines(folder / "noun.exc") if (folder / "noun.exc").is_file() else []
         except OSError as error:
             raise DataError(
@@ -332,25 +334,18 @@ class WordNet:
 
     @cache  # noqa: B019
     def _sense(self, offset: int) -> _Sense:
+        """Read a line of ``data.noun``: offset, file, kind, words with their ids, pointers (wndb(5WN))."""
         try:
-            return self._parse(offset)
+            line = self._data[offset : self._data.index(b"\n", offset)].decode()
+            fields = line.partition("|")[0].split()
+            if int(fields[0]) != offset:
+                raise ValueError("no line begins here")
+            after_words = 4 + 2 * int(fields[3], 16)
+            pointers, most = fields[after_words + 1 :], 4 * int(fields[after_words])
+            above = [int(pointers[n + 1]) for n in range(0, most, 4) if pointers[n] in ("@", "@i")]
+            return _Sense(offset, fields[4].lower(), tuple(above))
         except (ValueError, IndexError) as error:
             raise self._damaged("data.noun") from error
-
-    def _parse(self, offset: int) -> _Sense:
-        """Read a line of ``data.noun``: offset, file, kind, words with their ids, pointers (wndb(5WN))."""
-        line = self._data[offset : self._data.index(b"\n", offset)].decode()
-        fields = line.partition("|")[0].split()
-        if int(fields[0]) != offset:
-            raise ValueError("no line begins here")
-        after_words = 4 + 2 * int(fields[3], 16)
-        pointers = fields[after_words + 1 :]
-        above = [
-            int(pointers[place + 1])
-            for place in range(0, 4 * int(fields[after_words]), 4)
-            if pointers[place] in ("@", "@i")
-        ]
-        return _Sense(offset, fields[4].lower(), tuple(above))
 
     def _damaged(self, name: str) -> DataError:
         return DataError(f"{self.folder / name}: not in WordNet's format: install WordNet again")
@@ -358,22 +353,10 @@ class WordNet:
 
 def find_wordnet() -> Path | None:
     """Return the folder of WordNet: $WNSEARCHDIR, $WNHOME/dict, or Debian's folder. None if there is none."""
-    home, places = os.environ.get("WNHOME"), list(_INSTALLED)
-    if home:
-        places.insert(0, Path(home) / "dict")
-    if directory := os.environ.get("WNSEARCHDIR"):
-        places.insert(0, Path(directory))
+    home = os.environ.get("WNHOME")
+    named = filter(None, (os.environ.get("WNSEARCHDIR"), home and f"{home}/dict"))
+    places = (*map(Path, named), *_INSTALLED)
     return next((place for place in places if all((place / name).is_file() for name in _FILES)), None)
-
-
-def _entries(lines: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the offsets of each word's senses, the last fields of its line. The licence before them is skipped."""
-    entries = []
-    for line in lines:
-        if not line.startswith(" "):
-            fields = line.split()
-            entries.append((fields[0], tuple(map(int, fields[-int(fields[2]) :]))))
-    return entries
 
 
 THRESHOLDS = (0.9, 0.0)

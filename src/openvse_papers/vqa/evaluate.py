@@ -414,9 +414,6 @@ def score_intervals(replicates: Replicates) -> dict[str, tuple[float, float]]:
 
 
 PREDICTIONS = "predictions.json"
-NO_ANSWERS = (
-    "the questions have no answers to compare with, so nothing is measured: write predictions by --out"
-)
 
 
 @dataclass(frozen=True)
@@ -484,7 +481,8 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
     warnings = tuple(filter(None, remarks))
     problems = (*warnings, *answered.problems)
     if not any(question.answers for question in answered.questions):
-        return AnswersEvaluation(None, (*problems, NO_ANSWERS), answered, answers, probabilities)
+        note = "the questions have no answers to compare with, so nothing is measured: write predictions by --out"
+        return AnswersEvaluation(None, (*problems, note), answered, answers, probabilities)
     report = evaluate_answers(
         replace(answered, problems=problems),
         answers,
