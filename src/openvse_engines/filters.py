@@ -55,11 +55,9 @@ def _on_date(condition: Condition) -> Sequence[Clause]:
     if condition.field == "date":
         changed = {name: bound.timestamp() + spare[name] for name, bound in bounds}
         clauses.append({"key": "date", "range": changed})
-        own: list[Clause] = [
-            {"key": 'meta."date"', "range": {"gte": 0}},
-            {"key": "texts", "match": {"value": "date"}},
-        ]
-        clauses += own  # the metadata's own date is left to the caller
+        # The metadata's own date is left to the caller.
+        clauses.append({"key": 'meta."date"', "range": {"gte": 0}})
+        clauses.append({"key": "texts", "match": {"value": "date"}})
     return [{"should": clauses}]
 
 

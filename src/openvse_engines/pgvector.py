@@ -87,10 +87,7 @@ class PgvectorStore(CatalogueStore):
 
     @classmethod
     def places(cls, url: str) -> list[str]:
-        with (
-            _errors_of(url),
-            closing(_connected(url)) as connection,
-        ):
+        with _errors_of(url), closing(_connected(url)) as connection:
             rows = connection.execute(
                 "SELECT relname FROM pg_class WHERE relkind = 'r' AND pg_table_is_visible(oid)"
             ).fetchall()

@@ -285,7 +285,6 @@ def embedded_by(models: list[str], device: str, request: Request, images: int | 
         return embed_all(open_two_towers(models, device), asked, limit=images)
 
 
-RESUME = "trained models are kept: run the same command again to continue"
 Recipe: TypeAlias = Annotated[
     str,
     typer.Argument(
@@ -324,7 +323,7 @@ MeasuredOn: TypeAlias = Annotated[
 
 
 @app.command(rich_help_panel="Train")
-@going_on(RESUME)
+@going_on("trained models are kept: run the same command again to continue")
 def sweep(
     recipe: Recipe,
     out: Out,

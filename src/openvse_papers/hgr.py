@@ -505,19 +505,17 @@ class GraphLevels(Aggregator):
         edges = torch.zeros(nodes.shape[0], 1, 1, dtype=torch.bool, device=nodes.device)
         if features.graph is not None:
             there, edges = features.graph.members.any(dim=2), features.graph.edges
-            nodes = torch.cat([nodes, self._nodes(local, features.graph)], dim=1)
+            # Memory grows with the number of existing nodes.
+            members, roles = features.graph.members[:, 1:], features.graph.roles[:, 1:]
+            items, slots = places_of(on_cpu(features.graph.members)[:, 1:].any(dim=2), members.device)
+            inside = members[items, slots].unsqueeze(-1)
+            vectors = local[items].masked_fill(~inside, MASKED).amax(dim=1) * self.roles(roles[items, slots])
+            made = local.new_zeros(*members.shape[:2], local.shape[2])
+            others = made.index_put((items, slots), vectors.to(made.dtype))  # all slots except the event's
+            nodes = torch.cat([nodes, others], dim=1)
         for layer in self.layers:
             nodes = layer(nodes, edges)
         return EmbeddingSet(nodes.masked_fill(~there.unsqueeze(-1), 0.0), there)
-
-    def _nodes(self, local: Float[Tensor, "B N L"], graph: Graph) -> Float[Tensor, "B s L"]:
-        """Return the vectors of all slots except the event's. Memory grows with the number of existing nodes."""
-        members, roles = graph.members[:, 1:], graph.roles[:, 1:]
-        items, slots = places_of(on_cpu(graph.members)[:, 1:].any(dim=2), members.device)
-        inside = members[items, slots].unsqueeze(-1)
-        vectors = local[items].masked_fill(~inside, MASKED).amax(dim=1) * self.roles(roles[items, slots])
-        made = local.new_zeros(*members.shape[:2], local.shape[2])
-        return made.index_put((items, slots), vectors.to(made.dtype))
 
     def curves(self) -> dict[str, list[float]]:
         return self.aggregator.curves()

@@ -346,16 +346,13 @@ def bootstrap_correlation(
 
 def spearman(one: Float[np.ndarray, "P"], other: Float[np.ndarray, "P"]) -> float:
     """Return Spearman's rank correlation with mean ranks for equal values, or 0 if one side is constant."""
-    ranks = [_mean_ranks(values) for values in (one, other)]
-    centred = [each - each.mean() for each in ranks]
+    centred = []
+    for values in (one, other):
+        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+        centred.append(ranks - ranks.mean())
     size = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
     return float((centred[0] * centred[1]).sum()) / size if size else 0.0
-
-
-def _mean_ranks(values: Float[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: Float[np.ndarray, "P"] = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    return ranks
 
 
 _INTERVALS = f"intervals: bootstrap over the images of the queries, {BOOTSTRAPS:,} resamples, seed 0"
@@ -438,12 +435,9 @@ def judge_cxc(
     listed = np.unique(rated["sits"].first)
     problems = [*_left_out(listed, items.text_numbers, "captions"), *items.corpus.problems]
     items = items.with_texts(np.isin(items.text_numbers, listed))
-    sides = {"image": (items.images, items.image_numbers), "text": (items.texts, items.text_numbers)}
+    numbers = {"image": items.image_numbers, "text": items.text_numbers}
     kinds = {"sits": ("text", "image"), "sts": ("text", "text"), "sis": ("image", "image")}
-    ratings = {
-        task: _present(rated[task], sides[first][1], sides[second][1])
-        for task, (first, second) in kinds.items()
-    }
+    ratings = {task: _present(rated[task], numbers[one], numbers[two]) for task, (one, two) in kinds.items()}
     from_images = POSITIVE if strict else POSITIVE_IMAGES
     return JudgedReport(
         protocol="Crisscrossed Captions" + ", the strict reading" * strict,
@@ -514,8 +508,7 @@ def judge_eccv_caption(
             problems.append(
                 f"{name}: {len(missing):,} positive items are not in the gallery and count as not found"
             )
-        lost = len(positives) - len(np.unique(queries))
-        if lost:
+        if lost := len(positives) - len(np.unique(queries)):
             problems.append(
                 f"{name}: {lost:,} of {len(positives):,} queries are not in the data set and are left out"
             )

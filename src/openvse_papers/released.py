@@ -290,16 +290,6 @@ def bert_config(weights: Weights) -> dict[str, Any]:
     }
 
 
-def _bert(weights: Weights, model: str) -> dict[str, Any]:
-    return {
-        "name": "transformers_text",
-        "model": model,
-        # The released code does not cut captions. BERT itself sets the limit.
-        "max_length": shape(weights, "bert.embeddings.position_embeddings.weight", axes=2)[0],
-        "size_augmentation": "bert_style",
-    }
-
-
 def _bigru(weights: Weights, embed_dim: int) -> dict[str, Any]:
     """Return the text encoder of a bidirectional GRU of one layer over words, which NLTK splits."""
     words, word_dim = shape(weights, "embed.weight", axes=2)
@@ -364,14 +354,20 @@ def _plan_pooled(released: ReleasedCheckpoint, name: str, aggregator: Any, pooli
         image_encoder = _grids(
             image, {"backbone_source": "detector", **options} if of_2ad else options, notes
         )
-    uses_bert = any(each.startswith("bert.") for each in released.text)
     model = option(options, "bert_type", "bert-base-uncased") if of_2ad else "bert-base-uncased"
+    if uses_bert := any(each.startswith("bert.") for each in released.text):
+        # The released code does not cut captions. BERT itself sets the limit.
+        longest = shape(released.text, "bert.embeddings.position_embeddings.weight", axes=2)[0]
+        text_encoder = {"name": "transformers_text", "model": model, "max_length": longest}
+        text_encoder["size_augmentation"] = "bert_style"
+    else:
+        text_encoder = _bigru(released.text, embed_dim)
     recipe = {
         "name": f"converted/{name}",
         "embed_dim": embed_dim,
         "image": {"encoder": image_encoder, "aggregator": aggregator},
         "text": {
-            "encoder": _bert(released.text, model) if uses_bert else _bigru(released.text, embed_dim),
+            "encoder": text_encoder,
             "aggregator": aggregator,
         },
         "objective": {"ranking": _ranking(options, name, notes)},

@@ -91,10 +91,6 @@ class Gallery:
     captions: Sequence[str]
     own: Sequence[frozenset[int]] = ()
 
-    def is_right(self, image: int, caption: int) -> bool | None:
-        """Return whether a caption belongs to an image, or None if unknown."""
-        return caption in self.own[image] if self.own else None
-
 
 def gallery_of(corpus: Corpus, drawn: Corpus) -> Gallery:
     """Return the captions of a corpus, and which of them belong to each of the drawn images."""
@@ -160,7 +156,7 @@ def _view_maps(
             weights=row[real].float().cpu(),
             boxes=first.boxes[: int(real.sum())],
             caption=gallery.captions[best],
-            right=gallery.is_right(number, best),
+            right=best in gallery.own[number] if gallery.own else None,
         )
 
 
@@ -513,11 +509,13 @@ def learned_curves(towers: Mapping[str, TwoTower], sizes: Sequence[int]) -> list
     """Return the coefficients that the poolings of some models have learned (VSE-infinity, Fig. 5)."""
     curves = []
     for name, model in towers.items():
-        own = [
-            Curve(name, side, place, size, tuple(values))
-            for side, place, pool in _poolings(model)
-            for size, values in _coefficients(pool, sizes).items()
-        ]
+        own = []
+        for side, tower in (("image", model.image), ("text", model.text)):
+            for path, pool in tower.aggregator.named_modules():
+                if isinstance(pool, GPO | FSPool):  # whose coefficients depend only on the size of the set
+                    place = re.sub(r"views\.(\d+)", lambda found: f"view {int(found[1]) + 1}", path)
+                    made = _coefficients(pool, sizes).items()
+                    own += [Curve(name, side, place.replace(".", ", "), size, tuple(c)) for size, c in made]
         if not own:
             kinds = ", ".join(type(side.aggregator).__name__ for side in (model.image, model.text))
             raise OpenVSEError(
@@ -546,15 +544,6 @@ def analyze_coefficients(towers: Mapping[str, TwoTower], sizes: Sequence[int] = 
         {"": Table(header, rows)},
         {"": lambda: _draw_curves(curves)},
     )
-
-
-def _poolings(model: TwoTower) -> Iterator[tuple[str, str, nn.Module]]:
-    """Yield side, place (``views.0`` is view 1) and module of poolings whose coefficients depend only on the size."""
-    for side, tower in (("image", model.image), ("text", model.text)):
-        for place, module in tower.aggregator.named_modules():
-            if isinstance(module, GPO | FSPool):
-                named = re.sub(r"views\.(\d+)", lambda found: f"view {int(found[1]) + 1}", place)
-                yield side, named.replace(".", ", "), module
 
 
 @torch.inference_mode()

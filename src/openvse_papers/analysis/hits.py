@@ -25,8 +25,8 @@ from openvse.pipeline import failure_reason, tell_skipped
 from openvse.training.kind import Request
 from openvse_papers.analysis.opening import Analysis, Draw, Embedded, only, warnings_of
 from openvse_papers.vqa.answerer import Answerer
+from openvse_papers.vqa.answers import Question
 from openvse_papers.vqa.evaluate import ScoredAnswers, answer_questions, open_asked
-from openvse_papers.vqa.questions import Question
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -99,6 +99,9 @@ def image_folders(part: str) -> tuple[str, ...]:
     return (f"{part}/", f"images/{part}/")
 
 
+COCO = published("coco")
+
+
 def open_coco(root: Path, *, require_images: bool = True) -> Corpus:
     """Open COCO captions. Identifiers are file names, such as ``COCO_val2014_000000391895.jpg``.
 

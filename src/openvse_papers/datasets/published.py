@@ -32,7 +32,7 @@ from openvse_papers.datasets.captioned import (
     published,
     read_splits,
 )
-from openvse_papers.vqa.questions import Question, QuestionSet, build_questions, numbered
+from openvse_papers.vqa.answers import Question, QuestionSet, build_questions, numbered
 
 # Lines alternate between "question in the image1 ?" and its answers.
 ALL_QUESTIONS = "all_qa_pairs.txt"

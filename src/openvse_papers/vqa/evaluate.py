@@ -46,6 +46,7 @@ from openvse_papers.vqa.answerer import Answerer, Predictions, predict, write_re
 from openvse_papers.vqa.answers import (
     THRESHOLDS,
     AnswerVocabulary,
+    QuestionSet,
     WordNet,
     answer_accuracy,
     answer_scores,
@@ -55,7 +56,6 @@ from openvse_papers.vqa.answers import (
     main_answers,
     wups,
 )
-from openvse_papers.vqa.questions import QuestionSet
 
 AnswerScores: TypeAlias = dict[str, float]
 """Percentages: ``accuracy``, and ``accuracy_<kind>`` for each published kind of answer. Sets of answers also have

@@ -43,9 +43,8 @@ from openvse_papers.vqa.answerer import (
     predict_batches,
     question_dataset,
 )
-from openvse_papers.vqa.answers import AnswerVocabulary
+from openvse_papers.vqa.answers import AnswerVocabulary, QuestionSet
 from openvse_papers.vqa.evaluate import score_intervals, score_replicates
-from openvse_papers.vqa.questions import QuestionSet
 from openvse_papers.vqa.recipe import VQARecipe
 
 

@@ -24,8 +24,7 @@ from openvse_papers.vqa.answerer import (
     read_results,
     write_results,
 )
-from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.questions import QuestionSet
+from openvse_papers.vqa.answers import AnswerVocabulary, QuestionSet
 from tests.tiny_questions import COLOURS, answering_tree, write_tiny_questions
 
 
