@@ -303,14 +303,10 @@ def _graph(sentence: str, nodes: Mapping[str, Any], edges: Sequence[Sequence[str
         if node["role"] != "ROOT" and spans:
             numbers[str(name)] = len(made)
             made.append(Node(_ROLE_IDS.get(node["role"], _OTHER), spans, node["role"] == ROLES[VERB]))
-    pairs = [
-        (numbers[str(a)], numbers[str(b)]) for a, b, *_ in edges if str(a) in numbers and str(b) in numbers
-    ]
-    return RoleGraph(
-        words,
-        tuple(made),
-        tuple((a, b) for a, b in pairs if made[a].action and not made[b].action),
-    )
+    known = [(str(a), str(b)) for a, b, *_ in edges]
+    pairs = [(numbers[a], numbers[b]) for a, b in known if a in numbers and b in numbers]
+    kept = tuple((a, b) for a, b in pairs if made[a].action and not made[b].action)
+    return RoleGraph(words, tuple(made), kept)
 
 
 def tag_words(words: Sequence[str]) -> list[str]:

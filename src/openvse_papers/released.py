@@ -366,10 +366,7 @@ def _plan_pooled(released: ReleasedCheckpoint, name: str, aggregator: Any, pooli
         "name": f"converted/{name}",
         "embed_dim": embed_dim,
         "image": {"encoder": image_encoder, "aggregator": aggregator},
-        "text": {
-            "encoder": text_encoder,
-            "aggregator": aggregator,
-        },
+        "text": {"encoder": text_encoder, "aggregator": aggregator},
         "objective": {"ranking": _ranking(options, name, notes)},
         "optimizer": {"multipliers": {"text.encoder.backbone": 0.1} if uses_bert and not of_2ad else {}},
     }

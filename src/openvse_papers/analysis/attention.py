@@ -227,12 +227,10 @@ def _located(model: TwoTower, image_id: str, path: ImageFile, features: FeatureS
         place = locate(model.image.encoder, model.read_images([path]).to(model.device))
     else:
         at = features.positions([image_id])
-        raw = features.gather(at)
+        raw, covers = features.gather(at), model.image.encoder.backbone.covers_image
+        place = Located(raw, grid_cells(raw.values.shape[1]) if covers else None, True)
         if isinstance(features, FeatureStore) and features.has_boxes:
             place = Located(raw, features.boxes(at)[0], False)
-        else:
-            covers = model.image.encoder.backbone.covers_image
-            place = Located(raw, grid_cells(raw.values.shape[1]) if covers else None, True)
     if place.boxes is None:
         raise OpenVSEError(
             f"{image_id}: the model gives no places of its features: name a model that reads grids or boxes, or a "

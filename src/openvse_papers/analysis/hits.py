@@ -29,7 +29,6 @@ from openvse_papers.vqa.answers import Question
 from openvse_papers.vqa.evaluate import ScoredAnswers, answer_questions, open_asked
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SHOWN = 5
@@ -283,38 +282,33 @@ def _truth(question: Question) -> str:
 
 
 def _draw_answers(shown: Sequence[tuple[Question, Sequence[tuple[str, str, float]]]]) -> Figure:
-    lines = -(-len(shown) // _ACROSS)
-    models = len(shown[0][1])
+    height, models = -(-len(shown) // _ACROSS), len(shown[0][1])
     images = [shown_image(q.path) if Path(q.path).exists() else None for q, _ in shown]
     tallest = max((each.shape[0] / each.shape[1] for each in images if each is not None), default=1.0)
-    figure = new_figure(PAGE, lines * (tallest * PAGE / _ACROSS + 0.55 + 0.14 * models))
-    grid = figure.subplots(lines, _ACROSS, squeeze=False)
+    figure = new_figure(PAGE, height * (tallest * PAGE / _ACROSS + 0.55 + 0.14 * models))
+    grid = figure.subplots(height, _ACROSS, squeeze=False)
     for axes in grid.flat:
         blank(axes)
     for axes, (question, answers), image in zip(grid.flat, shown, images, strict=False):
         if image is not None:
             axes.imshow(image)
-        _draw_question(axes, question, answers)
+        axes.set_title(lines_of(question.text, 34, most=3), fontsize=7)
+        lines = [(f"truth: {_truth(question)}", "black")]
+        for name, answer, accuracy in answers:
+            mark, ink = marked(accuracy > 0)
+            lines.append((f"{mark}{name}: {answer}", ink))
+        for at, (text, ink) in enumerate(lines):
+            axes.annotate(
+                lines_of(text, 36, most=1),
+                xy=(0.0, 0.0),
+                xytext=(0, -9 - 9 * at),
+                xycoords="axes fraction",
+                textcoords="offset points",
+                fontsize=7,
+                color=ink,
+                va="center",
+                annotation_clip=False,
+            )
+        # The layout leaves room for a label, not for annotations.
+        axes.set_xlabel("\n" * len(lines), fontsize=7)
     return figure
-
-
-def _draw_question(axes: Axes, question: Question, answers: Sequence[tuple[str, str, float]]) -> None:
-    axes.set_title(lines_of(question.text, 34, most=3), fontsize=7)
-    lines = [(f"truth: {_truth(question)}", "black")]
-    for name, answer, accuracy in answers:
-        mark, ink = marked(accuracy > 0)
-        lines.append((f"{mark}{name}: {answer}", ink))
-    for at, (text, ink) in enumerate(lines):
-        axes.annotate(
-            lines_of(text, 36, most=1),
-            xy=(0.0, 0.0),
-            xytext=(0, -9 - 9 * at),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            fontsize=7,
-            color=ink,
-            va="center",
-            annotation_clip=False,
-        )
-    # The layout leaves room for a label, not for annotations.
-    axes.set_xlabel("\n" * len(lines), fontsize=7)

@@ -156,13 +156,13 @@ class Analysis:
         written: list[Path] = []
         with replacing_files(folder, f"{self.name}.csv", _written(folder, self.name)) as partial:
             for part, table in self.tables.items():
-                written.append(partial / f"{_joined(self.name, part)}.csv")
+                written.append(partial / f"{self.name}{part and f'_{part}'}.csv")
                 written[-1].write_text(table.to_csv(), encoding="utf-8")
             for part, draw in self.figures.items():
                 with styled():
                     figure = draw()
                     for ending in ("png", "svg"):
-                        written.append(partial / f"{_joined(self.name, part)}.{ending}")
+                        written.append(partial / f"{self.name}{part and f'_{part}'}.{ending}")
                         # Without a date, equal numbers give equal files.
                         metadata = {"Date": None} if ending == "svg" else {}
                         figure.savefig(written[-1], format=ending, metadata=metadata)
@@ -183,7 +183,3 @@ def _written(folder: Path, name: str) -> list[str]:
         for path in (folder.iterdir() if folder.is_dir() else ())
         if path.suffix[1:] in ENDINGS and (path.stem == name or path.stem.startswith(f"{name}_"))
     )
-
-
-def _joined(name: str, part: str) -> str:
-    return f"{name}_{part}" if part else name

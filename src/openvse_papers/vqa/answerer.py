@@ -571,10 +571,7 @@ def read_results(path: Path, questions: QuestionSet) -> tuple[str, ...]:
         raise DataError(
             f'{path}: not a list of {{"question_id": 1, "answer": "yes"}} ({error!r}): write it as for VQA\'s server'
         ) from error
-    missing = [
-        question.question_id for question in questions.questions if question.question_id not in answers
-    ]
-    if missing:
+    if missing := [q.question_id for q in questions.questions if q.question_id not in answers]:
         raise DataError(
             f"{path}: no answer to {len(missing)} of the {len(questions)} questions of {questions.name} "
             f"(first: {missing[0]}): answer all of them"

@@ -345,10 +345,7 @@ def most_frequent_answers(
                 counts[words[:length]][answer] += 1
     if not counts:
         raise DataError(f"{training.name}: no question has an answer: give training questions with answers")
-    best = {
-        start: min(answers, key=lambda answer: (-answers[answer], answer))
-        for start, answers in counts.items()
-    }
+    best = {start: min(found, key=lambda one: (-found[one], one)) for start, found in counts.items()}
     starts = [tuple(split_words(question.text)[:num_words]) for question in questions.questions]
     return tuple(
         next(best[start[:length]] for length in range(len(start), -1, -1) if start[:length] in best)

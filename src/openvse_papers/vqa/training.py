@@ -95,10 +95,9 @@ class AnsweringTask(Task[QuestionBatch]):
         """Return the metrics of the start on the validation split with its own words and answers."""
         if not isinstance(start, Answerer):
             raise TrainingError(f"it {start.purpose}, so its task differs")
-        stores = self._features
-        if start.image is not None and self.model.image is not None:
-            same = start.image.encoder.fingerprint in (None, self.model.image.encoder.fingerprint)
-            stores = stores if same else None
+        ours, own = self.model.image, start.image
+        fits = ours is None or own is None or own.encoder.fingerprint in (None, ours.encoder.fingerprint)
+        stores = self._features if fits else None
         _, dataset = question_dataset(start.to(self.model.device), self._held_out, stores)
         return self._measure(start, dataset)
 
