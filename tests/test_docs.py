@@ -95,7 +95,7 @@ def command_lines() -> list[str]:
     text = "\n".join(shell).replace("\\\n", " ").replace(" && ", "\n")
     shown = re.findall(r"^openvse .*$", text, flags=re.MULTILINE)
     headers = "\n".join(path.read_text() for path in (ROOT / "recipes").rglob("*.yaml"))
-    return shown + re.findall(r"^# (openvse .*)$", headers, flags=re.MULTILINE)
+    return shown + re.findall(r"^ *# (openvse .*)$", headers, flags=re.MULTILINE)
 
 
 def check_command(line: str) -> None:

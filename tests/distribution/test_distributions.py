@@ -74,7 +74,7 @@ def test_the_sdist_holds_all_that_git_tracks_and_builds_the_same_wheel(
         names = {name.split("/", 1)[1] for name in archive.getnames()}
         archive.extractall(tmp_path, filter="data")
     assert names == {*tracked_files(), "PKG-INFO"}
-    assert {"recipes/vse_infinity/folder_cpu.yaml", "src/openvse/py.typed", "constraints.txt"} <= names
+    assert {"recipes/vse_infinity/rows.yaml", "src/openvse/py.typed", "constraints.txt"} <= names
     (source,) = tmp_path.iterdir()
     (again,) = build(source, "-t", "wheel").glob("*.whl")
     assert again.read_bytes() == wheel.read_bytes()
