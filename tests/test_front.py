@@ -17,7 +17,7 @@ import openvse
 
 FRONT = Path(openvse.__file__)
 DOCS = Path(__file__).parents[1] / "docs"
-NAMES, LIBRARY = DOCS / "reference" / "names.md", DOCS / "figures" / "library.py"
+LIBRARY = DOCS / "figures" / "library.py"
 MOST_NAMES = 125
 """The names that all rooms together hand out. Whatever else they hold is for openvse itself."""
 
@@ -44,10 +44,11 @@ def test_dir_lists_names_and_rooms_and_each_is_there_with_an_example() -> None:
     gone = [
         f"{room}.{name}" for room in public for name in public[room] if not hasattr(sys.modules[room], name)
     ]
-    told = set(re.findall(r"^\| `(openvse[\w.]*)`", NAMES.read_text(), re.MULTILINE))
+    library = runpy.run_path(str(LIBRARY))
+    told = set(re.findall(r"^\| `(openvse[\w.]*)`", library["names"](), re.MULTILINE))
     named = {f"{room}.{name}" for room in public for name in public[room]}
     hidden = {each for each in told - named if each not in public and not hasattr(openvse, each[8:])}
-    shown = runpy.run_path(str(LIBRARY))["examples"]()
+    shown = library["examples"]()
     untold = named - told - {"openvse.SearchEngine", "openvse.__version__"}  # the first is in openvse.search
     assert (gone, hidden, untold, named - {*shown}) == ([], set(), set(), set())
 

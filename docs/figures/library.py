@@ -1,7 +1,4 @@
-"""Write ``docs/reference/names.md``: every public name with its first sentence and its example, for readers of a clone.
-
-python docs/figures/library.py
-"""
+"""The tables of ``docs/reference/names.md``: every public name with its first sentence and its example."""
 
 from __future__ import annotations
 
@@ -19,19 +16,11 @@ import openvse
 from openvse.registry import Registry
 
 DOCS = Path(__file__).resolve().parents[1]
-PAGE = DOCS / "reference" / "names.md"
-LISTS = ("library", "pooling", "scores", "encoders", "data", "evaluation", "nouns")
+PAGES = ("library", "pooling", "scores", "encoders", "data", "evaluation", "nouns")
 """The pages of the reference that list names."""
 
 PROGRAMS = ("reference/examples.md", "parts.md", "export.md", "add_a_part.md", "backbones.md", "data.md")
 """The pages with examples of names. A name is linked to the first one that uses it."""
-
-HEAD = """# Names of the library
-
-Every public name with the first sentence of its documentation and its example, which the tests run.
-`docs/figures/library.py` writes this page. On the site, the [library](library.md) and the pages beside it have their
-arguments and errors.
-"""
 
 
 @cache
@@ -103,17 +92,13 @@ def rows(name: str) -> list[str]:
     return [f"| `{name}` | {first_sentence(thing)} | |", *own]
 
 
-def page() -> str:
-    """Return the page."""
-    text = [HEAD]
-    for each in LISTS:
+def names() -> str:
+    """Return the tables."""
+    text: list[str] = []
+    for each in PAGES:
         for line in (DOCS / "reference" / f"{each}.md").read_text().splitlines():
             if line.startswith("## " if each == "library" else "# "):
                 text.append(f"\n## {line.lstrip('# ')}\n\n| name | meaning | example |\n|---|---|---|")
             elif line.startswith("::: "):
                 text += rows(line[4:])
-    return "\n".join(text) + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
+    return "\n".join(text)
