@@ -282,4 +282,4 @@ def test_the_site_has_each_list_of_the_code_in_one_page(monkeypatch) -> None:
 
 def test_the_figures_about_scale_are_those_of_the_slopes() -> None:
     computed = runpy.run_path(str(ROOT / "benchmarks" / "scaling.py"))
-    assert table("scaling.md", "The figures") == computed["table"](computed["COLLECTIONS"])
+    assert table("studies/scaling.md", "The figures") == computed["table"](computed["COLLECTIONS"])
