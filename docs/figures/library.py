@@ -13,9 +13,12 @@ from pathlib import Path
 from types import ModuleType
 
 import openvse
+import openvse_engines
+import openvse_papers
 from openvse.registry import Registry
 
 DOCS = Path(__file__).resolve().parents[1]
+PACKAGES = (openvse, openvse_papers, openvse_engines)
 PAGES = ("library", "pooling", "scores", "encoders", "data", "evaluation", "nouns")
 """The pages of the reference that list names."""
 
@@ -23,15 +26,20 @@ PROGRAMS = ("reference/examples.md", "parts.md", "export.md", "add_a_part.md", "
 """The pages with examples of names. A name is linked to the first one that uses it."""
 
 
+def rooms() -> dict[str, ModuleType]:
+    """Return the packages and their rooms that hand out names, by dotted name."""
+    names = [package.__name__ for package in PACKAGES]
+    for package in PACKAGES:
+        names += [each.name for each in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")]
+    modules = {name: importlib.import_module(name) for name in names if not name.endswith("__main__")}
+    return {name: module for name, module in modules.items() if hasattr(module, "__all__")}
+
+
 @cache
 def public() -> dict[str, object]:
-    """Return what the package and its rooms hand out, by dotted name."""
-    rooms = [openvse.__name__, *(f"openvse.{each.name}" for each in pkgutil.iter_modules(openvse.__path__))]
-    modules = [importlib.import_module(room) for room in rooms if not room.endswith("__main__")]
+    """Return what the packages and their rooms hand out, by dotted name."""
     return {
-        f"{module.__name__}.{name}": getattr(module, name)
-        for module in modules
-        for name in getattr(module, "__all__", ())
+        f"{room}.{name}": getattr(module, name) for room, module in rooms().items() for name in module.__all__
     }
 
 
@@ -85,7 +93,7 @@ def first_sentence(thing: object) -> str:
 
 def rows(name: str) -> list[str]:
     """Return a row for a name, and for what a module hands out."""
-    thing = public().get(name) or importlib.import_module(name)
+    thing = public().get(name) or pkgutil.resolve_name(name)
     if not isinstance(thing, ModuleType):
         return [f"| `{name}` | {first_sentence(thing)} | {examples().get(name, '')} |"]
     own = [row for each in getattr(thing, "__all__", []) for row in rows(f"{name}.{each}")]

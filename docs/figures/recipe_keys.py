@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from openvse.retrieval.recipe import PublishedRecalls, RetrievalRecipe
 from openvse.specs.model import Part, Strict, TowerSpec
 from openvse.specs.recipe import AverageSpec, DataSpec, OptimizerSpec, PhaseSpec, PlateauSpec, TrainingSpec
-from openvse.vqa.recipe import AnswersSpec, HeadSpec, VQARecipe
+from openvse_papers.vqa.recipe import AnswersSpec, HeadSpec, VQARecipe
 
 TYPES: dict[object, str] = {
     str: "text",

@@ -11,7 +11,7 @@ import pytest
 from openvse.assembly.parts import build_part
 from openvse.backbones import BACKBONES
 from openvse.errors import ModelError, RecipeError
-from openvse.evaluation.protocols import PROTOCOLS, protocol_named
+from openvse.evaluation.protocols import protocol_named
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs.load import (
     about,
@@ -25,6 +25,7 @@ from openvse.specs.load import (
 from openvse.specs.model import Part
 from openvse.tasks.recipes import load_recipe, parse_recipe, shown_recipe
 from openvse.training.kind import published_for
+from openvse_papers.protocols import PROTOCOLS
 
 MINIMAL = """
 name: mine
