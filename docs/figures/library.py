@@ -94,10 +94,12 @@ def first_sentence(thing: object) -> str:
 def rows(name: str) -> list[str]:
     """Return a row for a name, and for what a module hands out."""
     thing = public().get(name) or pkgutil.resolve_name(name)
+    last = name.rpartition(".")[2]
+    called = f"openvse.{last}" if name not in public() and getattr(openvse, last, None) is thing else name
     if not isinstance(thing, ModuleType):
-        return [f"| `{name}` | {first_sentence(thing)} | {examples().get(name, '')} |"]
+        return [f"| `{called}` | {first_sentence(thing)} | {examples().get(name, '')} |"]
     own = [row for each in getattr(thing, "__all__", []) for row in rows(f"{name}.{each}")]
-    return [f"| `{name}` | {first_sentence(thing)} | |", *own]
+    return [f"| `{called}` | {first_sentence(thing)} | |", *own]
 
 
 def names() -> str:
