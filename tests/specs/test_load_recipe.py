@@ -238,7 +238,7 @@ def test_rows_of_a_folder_are_called_like_files_of_it(tmp_path: Path) -> None:
     (folder / "rows.yaml").write_text(
         "rows: {mean: {base: gpo}, gpo: {seed: 3, rows: {more: {embed_dim: 4}}}}"
     )
-    (named / "rows.yaml").write_text("name: mine\nrows: {a: {base: b}, b: {name: other}}")
+    (named / "rows.yaml").write_text("name: mine\nrows: {a: {base: b}, b: {name: other}, c/d: {seed: 1}}")
     assert read_recipe(folder / "mean") == {"name": "mean", "seed": 3}
     assert read_recipe(folder / "gpo_more.yaml") == {"name": "gpo_more", "seed": 3, "embed_dim": 4}
     assert read_recipe(named / "a")["name"] == "mine_a"

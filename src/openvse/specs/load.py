@@ -40,8 +40,7 @@ _MEANT = {
 }
 """Keys of other programs, and those of a recipe that mean the same."""
 
-_FOLDER = "rows"
-"""A file of this name gives its rows the names of files beside it: the row ``a`` of ``x/rows.yaml`` is ``x/a``."""
+_FOLDER = "rows"  # a file of this name gives its rows the names of files beside it: x/a for the row a of x/rows.yaml
 
 _SIDES = ("image", "text")
 _PARTS = ("encoder", "aggregator")
@@ -160,9 +159,7 @@ def override_list(given: Overrides) -> list[tuple[str, Any]]:
     pairs = given.items() if isinstance(given, Mapping) else given
     read = [parse_override(each) if isinstance(each, str) else each for each in pairs]
     plain = [(key, str(value) if isinstance(value, Path) else value) for key, value in read]
-    return [
-        ("data.source" if key == "data" and isinstance(value, str) else key, value) for key, value in plain
-    ]
+    return [("data.source" if key == "data" and isinstance(new, str) else key, new) for key, new in plain]
 
 
 def read_recipe(source: str | Path, overrides: Overrides = ()) -> dict[str, Any]:
@@ -347,7 +344,7 @@ def _find(source: str, beside: Path | None = None) -> tuple[Path, str]:
 def _called(file: Path, row: str = "") -> str:
     """Return the name of a file or of its row: the name of a shipped recipe, or a path."""
     if row:
-        file = file.with_name(row if file.stem == _FOLDER else f"{file.stem}_{row}")
+        file = file.parent / (row if file.stem == _FOLDER else f"{file.stem}_{row}")
     root = next((root for root in SHIPPED if file.is_relative_to(root)), None)
     inside = "" if root is None else file.relative_to(root).as_posix().removesuffix(".yaml")
     return inside.removesuffix(f"/{_FOLDER}") or str(file)
@@ -438,8 +435,7 @@ def _allowed(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
         if key not in model.model_fields:
             continue  # a position in a list, or a name in a mapping
         annotation = model.model_fields[str(key)].annotation
-        models = [kind for kind in (annotation, *get_args(annotation)) if _is_model(kind)]
-        model = models[0] if models else model
+        model = next((kind for kind in (annotation, *get_args(annotation)) if _is_model(kind)), model)
     return sorted(model.model_fields)
 
 
