@@ -91,7 +91,7 @@ def test_the_wheel_holds_the_package_its_recipes_and_its_licences(wheel: Path) -
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         licences = {name.split("/licenses/")[1] for name in archive.namelist() if "/licenses/" in name}
-    code = {name.removeprefix("src/") for name in tracked_files() if name.startswith("src/openvse/")}
+    code = {name.removeprefix("src/") for name in tracked_files() if name.startswith("src/")}
     recipes = {f"openvse/{name}" for name in tracked_files() if name.startswith("recipes/")}
     assert names == code | recipes
     openmoji = "openvse/datasets/openmoji"
