@@ -12,7 +12,7 @@ from openvse.datasets import DATASETS, check
 from openvse.datasets.check import check_data, describe_data
 from openvse.datasets.registry import FACTS
 from openvse.errors import RecipeError
-from tests.naming import names
+from tests.naming import names, refusal
 
 SMALL = Facts(
     name="flickr8k",
@@ -218,8 +218,7 @@ def test_data_of_ones_own_are_opened_and_counted(tmp_path):
 
 
 def test_unknown_name(tmp_path):
-    with pytest.raises(RecipeError, match="'flickr9k'.*'flickr8k'"):
-        check_data(f"flickr9k:{tmp_path}")
+    assert names(refusal(RecipeError, check_data, f"flickr9k:{tmp_path}"), "'flickr9k'", "'flickr8k'")
 
 
 def test_a_question_set_is_counted_in_questions(tmp_path, monkeypatch):
