@@ -33,7 +33,7 @@ from openvse.files import (
     write_whole,
     writing,
 )
-from tests.naming import names
+from tests.naming import names, refusal
 from tests.stopped import STOPPED, ends_at
 
 
@@ -94,8 +94,7 @@ def test_the_file_is_on_the_disk_before_it_takes_the_name(tmp_path: Path, monkey
 
 
 def test_a_missing_folder_is_the_callers_fault(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        write_whole(tmp_path / "missing" / "a.txt", "text")
+    refusal(FileNotFoundError, write_whole, tmp_path / "missing" / "a.txt", "text")
 
 
 def test_a_second_writer_is_refused_in_one_line_until_the_first_ends(tmp_path: Path) -> None:
@@ -254,8 +253,7 @@ def test_a_set_that_is_replaced_while_it_is_read_is_noticed(tmp_path: Path) -> N
     found = settle(tmp_path, "config")
     check_same(tmp_path, "config", found)
     replace_the_set(tmp_path)
-    with pytest.raises(ModelError, match=str(tmp_path)):
-        check_same(tmp_path, "config", found)
+    assert names(refusal(ModelError, check_same, tmp_path, "config", found), tmp_path)
 
 
 def test_a_folder_is_free_where_only_a_stopped_writer_left_something(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from slow_loops import assert_equals_loop, ragged, softmax
 from torch import Tensor
 
 from openvse.aggregators import PIENet
-from openvse.errors import ModelError, RecipeError
+from openvse.errors import ModelError
 from openvse.types import Features
+from tests.naming import names, refusal
 
 
 def slow_residual(net: PIENet, local: Tensor, head: int) -> Tensor:
@@ -62,10 +63,5 @@ def test_the_residual_is_what_the_loop_adds() -> None:
 
 
 def test_without_a_global_vector_it_says_what_to_do() -> None:
-    with pytest.raises(ModelError, match="pooled"):
-        PIENet(input_dim=2, embed_dim=2)(Features(torch.zeros(1, 2, 2), torch.ones(1, 2, dtype=torch.bool)))
-
-
-def test_a_negative_k_is_refused() -> None:
-    with pytest.raises(RecipeError, match="least 0"):
-        PIENet(input_dim=2, embed_dim=2, num_embeddings=-1)
+    features = Features(torch.zeros(1, 2, 2), torch.ones(1, 2, dtype=torch.bool))
+    assert names(refusal(ModelError, PIENet(input_dim=2, embed_dim=2), features), "Features.pooled")
