@@ -71,12 +71,7 @@ def write_pictured_questions(folder: Path, num_images: int = 15) -> Path:
 
 def answering_recipe(data: Path) -> dict[str, Any]:
     """Return a recipe of a second that answers such questions."""
-    encoder = {
-        "name": "efficientnet_lite0",
-        "pretrained": False,
-        "image_size": 64,
-        "augmentation": "none",
-    }
+    encoder = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64, "augmentation": "none"}
     return {
         "task": "vqa",
         "name": "tiny",

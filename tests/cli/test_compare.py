@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,8 +18,6 @@ from tests.naming import names
 from tests.tiny_questions import write_tiny_questions
 
 pytestmark = pytest.mark.medium
-
-Invoke = Callable[..., object]
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +37,15 @@ def others(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_rows_intervals_and_seeds(invoke: Invoke, trained: Path, others: Path) -> None:
+def test_rows_intervals_and_seeds(result_of, works, trained: Path, others: Path) -> None:
     words = [others / "noisy", others / "mine_s1", others / "mine_s2", "--on", trained / "album"]
-    result = invoke("compare", *words, "--resamples", 200, "--split", "all")
-    assert result.exit_code == 0, result.output
+    result = works("compare", *words, "--resamples", 200, "--split", "all")
     assert result.stdout.startswith("A  noisy\nB  mine\n\non album: 20 images, 24 texts\n")
     assert "B - A     difference" in result.stdout
     assert "±" in result.stdout
     assert "images asking for texts" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
-    values = json.loads(
-        invoke("compare", *words, "--resamples", 200, "--split", "all", "--json", "-q").stdout
-    )["result"]
+    values = result_of("compare", *words, "--resamples", 200, "--split", "all")
     assert [(row["name"], len(row["runs"])) for row in values["rows"]] == [("noisy", 1), ("mine", 2)]
     assert values["rows"][0]["spread"] == {} and values["rows"][1]["spread"]["rsum"] >= 0
     row = values["rows"][1]
@@ -65,7 +59,7 @@ def test_rows_intervals_and_seeds(invoke: Invoke, trained: Path, others: Path) -
     assert signs["better"] + signs["worse"] + signs["equal"] == 24
 
 
-def test_figures_are_those_of_evaluate(invoke: Invoke, trained: Path, others: Path) -> None:
+def test_figures_are_those_of_evaluate(invoke, trained: Path, others: Path) -> None:
     words = [trained / "run", others / "noisy", "--on", trained / "album", "--split", "all", "--json", "-q"]
     document = json.loads(invoke("compare", *words, "--resamples", 100).stdout)
     evaluated = invoke(
@@ -77,10 +71,10 @@ def test_figures_are_those_of_evaluate(invoke: Invoke, trained: Path, others: Pa
     assert document["result"]["rows"][1]["runs"][0]["model"] == report["model"]
 
 
-def test_one_table_of_the_rows_in_markdown_and_latex(invoke: Invoke, trained: Path, others: Path) -> None:
+def test_one_table_of_the_rows_in_markdown_and_latex(invoke, result_of, trained: Path, others: Path) -> None:
     words = (trained / "run", f"a_b={others / 'mine_s1'},{others / 'mine_s2'}", "--on", trained / "album")
     words = ("compare", *words, "--split", "all", "--resamples", 100, "-q")
-    values = json.loads(invoke(*words, "--json").stdout)["result"]
+    values = result_of(*words)
     first, second = values["rows"]
     found = values["contrasts"][0]["differences"]["rsum"]
     low, high = found["interval"]
@@ -102,9 +96,7 @@ def test_one_table_of_the_rows_in_markdown_and_latex(invoke: Invoke, trained: Pa
     assert latex.startswith("% on album: 20 images, 24 texts\n")
 
 
-def test_json_and_a_table_are_not_asked_for_together(
-    refused: Callable[..., str], trained: Path, others: Path
-) -> None:
+def test_json_and_a_table_are_not_asked_for_together(refused, trained: Path, others: Path) -> None:
     words = ("compare", trained / "run", others / "noisy", "--on", trained / "album", "--json")
     assert names(refused(*words, "--format", "latex"), "--json", "--format latex")
 
@@ -119,7 +111,7 @@ class _Tags(HTMLParser):
 
 
 def test_the_page_shows_wins_and_losses_and_needs_no_network(
-    invoke: Invoke, trained: Path, others: Path, tmp_path: Path
+    invoke, trained: Path, others: Path, tmp_path: Path
 ) -> None:
     words = [trained / "run", others / "noisy", "--on", trained / "album", "--split", "all", "--examples", 3]
     out = tmp_path / "page.html"
@@ -136,9 +128,7 @@ def test_the_page_shows_wins_and_losses_and_needs_no_network(
     assert page.count('class="leak"') == 2
 
 
-def test_a_model_that_was_trained_on_the_test_images_is_caught(
-    invoke: Invoke, trained: Path, tmp_path: Path
-) -> None:
+def test_a_model_that_was_trained_on_the_test_images_is_caught(invoke, trained: Path, tmp_path: Path) -> None:
     entries = [json.loads(line) for line in (trained / "album" / "metadata.jsonl").read_text().splitlines()]
     swapped = {"train": "test", "test": "train", "validation": "validation"}
     shutil.copytree(trained / "album", tmp_path / "swapped")
@@ -154,9 +144,7 @@ def test_a_model_that_was_trained_on_the_test_images_is_caught(
     assert clean["result"]["report"]["problems"] == clean["warnings"] == []
 
 
-def test_nothing_is_overwritten(
-    refused: Callable[..., str], invoke: Invoke, trained: Path, others: Path, tmp_path: Path
-) -> None:
+def test_nothing_is_overwritten(refused, invoke, trained: Path, others: Path, tmp_path: Path) -> None:
     words = [
         trained / "run",
         others / "noisy",
@@ -172,9 +160,7 @@ def test_nothing_is_overwritten(
     assert digest(tmp_path / "out") == before
 
 
-def test_bad_runs_get_one_line(
-    refused: Callable[..., str], trained: Path, others: Path, tmp_path: Path
-) -> None:
+def test_bad_runs_get_one_line(refused, trained: Path, others: Path, tmp_path: Path) -> None:
     run, on = trained / "run", ("--on", trained / "album")
     assert "twice" in refused("compare", run, run / "best", *on)
     assert names(refused("compare", others / "mine_s1", others / "mine_s2", *on), "mine", 2)
@@ -224,13 +210,12 @@ def test_an_unfinished_run_is_told(trained: Path, tmp_path: Path) -> None:
 
 
 def test_ensembles_and_reranking_have_the_figures_of_evaluate(
-    invoke: Invoke, trained: Path, others: Path
+    invoke, works, trained: Path, others: Path
 ) -> None:
     run, noisy, seed = trained / "run", others / "noisy", others / "mine_s1"
     on = (trained / "album", "--split", "all", "--json", "-q")
     words = (run, f"{run}+{noisy}", f"both={run}+{noisy}~{seed}", "--on", *on, "--rerank", "top=5")
-    result = invoke("compare", *words, "--resamples", 100)
-    assert result.exit_code == 0, result.output
+    result = works("compare", *words, "--resamples", 100)
     rows = json.loads(result.stdout)["result"]["rows"]
     assert [row["name"] for row in rows] == ["run", "run + noisy", "both"]
     best = [run / "best", noisy / "best"]
@@ -242,7 +227,7 @@ def test_ensembles_and_reranking_have_the_figures_of_evaluate(
     assert rows[2]["runs"][0]["model"] == again["model"]
 
 
-def test_names_of_several_models(trained: Path, others: Path, refused: Callable[..., str]) -> None:
+def test_names_of_several_models(trained: Path, others: Path, refused) -> None:
     run, noisy = trained / "run", others / "noisy"
     (row,) = parse_rows([f"{run}+{noisy}~{run}"]).values()
     assert row[0].name == "run + noisy ~ run"
@@ -251,13 +236,10 @@ def test_names_of_several_models(trained: Path, others: Path, refused: Callable[
     assert names(refused("compare", run, f"{run}+", *on), "RUN+RUN", "RUN~MODEL")
     assert "RUN+RUN" in refused("compare", run, f"{run}~{noisy}~{run}", *on)
     stores = ("--features", run, "--features", run)
-    line = refused("compare", run, f"{run}+{noisy}", *on, *stores)
-    assert line.startswith("--features is given 2 times for 3 model")
+    assert names(refused("compare", run, f"{run}+{noisy}", *on, *stores), "--features", 2, 3)
 
 
-def test_questions_are_no_captions(
-    trained: Path, others: Path, tmp_path: Path, refused: Callable[..., str]
-) -> None:
+def test_questions_are_no_captions(trained: Path, others: Path, tmp_path: Path, refused) -> None:
     quiz, run = write_tiny_questions(tmp_path / "quiz"), trained / "run"
     for number in range(26):
         (quiz / f"{number:03d}.jpg").write_bytes(b"not opened")

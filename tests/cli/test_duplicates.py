@@ -41,9 +41,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.medium
-def test_a_folder(folder: Path, invoke, refused, tmp_path: Path) -> None:
-    result = invoke("duplicates", folder)
-    assert result.exit_code == 0
+def test_a_folder(folder: Path, invoke, result_of, works, refused, tmp_path: Path) -> None:
+    result = works("duplicates", folder)
     assert result.stdout == (
         f"keep  {folder / '1.png'}\n      {folder / 'deeper' / 'copy of 1.png'}\n      {folder / 'small.jpg'}\n"
         f"{folder}: 1 group, 2 more than the images to keep\n"
@@ -51,11 +50,11 @@ def test_a_folder(folder: Path, invoke, refused, tmp_path: Path) -> None:
     assert "skipped" in result.stderr and "broken.png" in result.stderr
     others = invoke("duplicates", folder, "-0").stdout.split("\0")
     assert others == [str(folder / "deeper" / "copy of 1.png"), str(folder / "small.jpg"), ""]
-    (group,) = json.loads(invoke("duplicates", folder, "--json").stdout)["result"]["groups"]
+    (group,) = result_of("duplicates", folder)["groups"]
     assert group == {"keep": str(folder / "1.png"), "others": others[:2]}
     assert names(refused("duplicates", folder, "--threshold", 0.9), "threshold", "index")
     (tmp_path / "empty").mkdir()
-    assert "there is no image" in refused("duplicates", tmp_path / "empty")
+    assert names(refused("duplicates", tmp_path / "empty"), tmp_path / "empty")
 
 
 def test_the_largest_is_kept_though_it_is_decoded_smaller(folder: Path) -> None:
@@ -113,7 +112,7 @@ def test_names_of_one_file_are_no_copies(folder: Path, invoke) -> None:
     os.link(folder / "2.png", folder / "hard.png")
     result = invoke("duplicates", folder, "-0")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "2" in result.stderr and "listed under another name" in result.stderr
+    assert names(result.stderr, 2)
     shutil.copy(folder / "2.png", folder / "deeper" / "copied.png")
     assert invoke("duplicates", folder, "-0").stdout == f"{folder / 'deeper' / 'copied.png'}\0"
 
@@ -131,7 +130,7 @@ def test_what_is_no_ordinary_file_is_left_out(folder: Path, invoke) -> None:
     lines = [{"file_name": name, "text": "words"} for name in ("1.png", "2.png", "pipe.jpg")]
     (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
     checked = invoke("data", "check", folder, "-q")
-    assert "pipe.jpg" in checked.output and "no ordinary file" in checked.output
+    assert "pipe.jpg" in checked.output
 
 
 @pytest.mark.medium

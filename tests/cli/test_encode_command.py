@@ -43,6 +43,6 @@ def test_what_it_refuses(trained: Path, tmp_path: Path, refused) -> None:
     assert names(refused("encode", model, tmp_path / "gone", "--out", tmp_path / "x"), tmp_path / "gone")
     (tmp_path / "x.npy").write_text("mine")
     line = refused("encode", model, trained / "album", "--out", tmp_path / "x.npy")
-    assert line.endswith("choose another --out, or replace it with --overwrite")
+    assert names(line, tmp_path / "x.npy", "--out", "--overwrite")
     line = refused("encode", model, trained / "album", "--out", tmp_path / "y.npy", "--cluster", "auto")
     assert names(line, "--cluster", "--processes")

@@ -33,9 +33,8 @@ def place(trained: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def index(place: Path, invoke) -> Path:
-    result = invoke("index", place / "run" / "best", place / "album", "--out", place / "index")
-    assert result.exit_code == 0, result.output
+def index(place: Path, works) -> Path:
+    works("index", place / "run" / "best", place / "album", "--out", place / "index")
     return place / "index"
 
 
@@ -65,7 +64,7 @@ def test_the_index_alone_finds_images_by_images(place: Path, index: Path, invoke
         assert result.stdout == invoke("search", best, index, *words, "-k", 2).stdout
     words = ("search", index, "a red sky", "-k", 2, "--rerank", best)
     assert invoke(*words).stdout == invoke("search", best, *words[1:]).stdout != ""
-    assert "--rerank only takes sentences" in refused("search", index, photo, "--rerank", best)
+    assert "--rerank" in refused("search", index, photo, "--rerank", best)
 
 
 @pytest.mark.medium
@@ -169,11 +168,10 @@ def test_index_and_model_move_together(place: Path, index: Path, invoke) -> None
 
 
 @pytest.mark.medium
-def test_the_index_alone_moves(place: Path, index: Path, invoke) -> None:
+def test_the_index_alone_moves(place: Path, index: Path, works) -> None:
     (place / "deeper").mkdir()
     moved = index.rename(place / "deeper" / "index")
-    result = invoke("search", moved, "a red sky")
-    assert result.exit_code == 0
+    result = works("search", moved, "a red sky")
     assert names(result.stderr, moved, place / "run" / "best")
 
 
@@ -188,7 +186,7 @@ def test_the_model_is_gone_or_another_one(place: Path, index: Path, refused, inv
     config = json.loads((best / "config.json").read_text())
     config["model"]["text"]["encoder"]["max_words"] = 50
     (best / "config.json").write_text(json.dumps(config))
-    assert "was made by model" in refused("search", index, "a red sky")
+    assert names(refused("search", index, "a red sky"), index)
 
 
 @pytest.mark.medium
@@ -202,7 +200,7 @@ def test_an_index_that_does_not_know_its_model(index: Path, refused, invoke) -> 
 @pytest.mark.medium
 @pytest.mark.parametrize("words", [["index"], ["run/best", "index"]])
 def test_no_query(place: Path, index: Path, refused, words: list[str]) -> None:
-    assert "there is no query" in refused("search", *(place / word for word in words))
+    assert "--like" in refused("search", *(place / word for word in words))
 
 
 @pytest.mark.medium
@@ -216,7 +214,7 @@ def test_another_folder_asks_for_overwrite(place: Path, index: Path, refused, in
     before = digest(index)
     other = write_album(place / "other", 12)
     words = ("index", place / "run" / "best", other, "--out", index)
-    assert refused(*words).endswith("choose another --out, or replace it with --overwrite")
+    assert names(refused(*words), index, "--out", "--overwrite")
     assert digest(index) == before
     result = invoke(*words, "--overwrite")
     assert result.stdout == f"{index}: 12 images (12 new, 0 unreadable)\n"
@@ -226,7 +224,7 @@ def test_another_folder_asks_for_overwrite(place: Path, index: Path, refused, in
 def test_empty_vectors_are_told_and_repaired(place: Path, index: Path, refused, invoke) -> None:
     (vectors,) = index.glob("vectors-*")
     vectors.write_bytes(b"")
-    assert f"index {index} is damaged" in refused("search", index, "a red sky")
+    assert names(refused("search", index, "a red sky"), index)
     result = invoke("index", place / "run" / "best", place / "album", "--out", index)
     assert result.stdout == f"{index}: 20 images (20 new, 20 from stored features, 0 unreadable)\n"
     assert len(Index.open(index, check=True)) == 20
@@ -253,14 +251,15 @@ def test_a_stopped_first_index_goes_on(
 
 
 @pytest.mark.medium
-def test_a_query_bank_is_kept_until_it_is_taken_away(place: Path, index: Path, invoke, refused) -> None:
+def test_a_query_bank_is_kept_until_it_is_taken_away(
+    place: Path, index: Path, invoke, result_of, works, refused
+) -> None:
     words = ("index", place / "run" / "best", place / "album", "--out", index)
-    assert json.loads(invoke(*words, "--json", "-q").stdout)["result"]["query_bank"]["source"] == "model"
+    assert result_of(*words)["query_bank"]["source"] == "model"
     invoke(*words, "--query-bank", "none")
     before = invoke("search", index, "a red sky", "above", "--json", "-q").stdout
     (place / "bank.txt").write_text("a red sky\n\nthe sea below\n")
-    result = invoke(*words, "--query-bank", place / "bank.txt", "--json", "-q")
-    assert result.exit_code == 0, (result.output, result.exception)
+    result = works(*words, "--query-bank", place / "bank.txt", "--json", "-q")
     bank = json.loads(result.stdout)
     bank = bank["result"]["query_bank"]
     assert (bank["queries"], bank["source"]) == (2, "given")
