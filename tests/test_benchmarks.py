@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from openvse.errors import OpenVSEError
-from tests.analysis.small import plain, small_model
 from tests.naming import refusal
+from tests.papers.analysis.small import plain, small_model
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
