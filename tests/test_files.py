@@ -136,10 +136,7 @@ def test_a_kill_lets_go_although_a_forked_worker_lives_on(tmp_path: Path) -> Non
     process = context.Process(target=_hold, args=(tmp_path, started))
     process.start()
     assert started.wait(20)
-    with (
-        pytest.raises(TrainingError, match=f"{process.pid}"),
-        locked(tmp_path, "run", TrainingError),
-    ):
+    with pytest.raises(TrainingError, match=f"{process.pid}"), locked(tmp_path, "run", TrainingError):
         pass
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)

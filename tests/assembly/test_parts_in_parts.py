@@ -164,8 +164,7 @@ def test_pie_net_reads_what_its_encoders_yield() -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "text", "side"),
-    [({}, {"output": "words"}, "image"), ({"global_vector": "mean"}, {}, "text")],
+    ("image", "text", "side"), [({}, {"output": "words"}, "image"), ({"global_vector": "mean"}, {}, "text")]
 )
 def test_an_encoder_without_a_global_vector_is_refused(image, text, side) -> None:
     refused = refusal(RecipeError, build_model, parse_recipe(tree(image, text)), captions=["a red dog"])

@@ -27,12 +27,8 @@ from openvse.errors import ModelError, OpenVSEError
 from tests.naming import refusal
 
 _CLASSES = (
-    "AutoConfig",
-    "AutoModel",
-    "AutoModelForObjectDetection",
-    "AutoImageProcessor",
-    "AutoProcessor",
-    "AutoFeatureExtractor",
+    *("AutoConfig", "AutoModel", "AutoModelForObjectDetection", "AutoImageProcessor", "AutoProcessor"),
+    *("AutoFeatureExtractor",),
 )
 _FILES = ("config.json", "preprocessor_config.json", "processor_config.json", "tokenizer_config.json")
 

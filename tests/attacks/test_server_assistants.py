@@ -21,6 +21,8 @@ from openvse.serving.settings import Limits, Settings
 from tests.attacks.conftest import send
 from tests.serving.conftest import Place, client_of
 
+pytestmark = pytest.mark.medium
+
 MOST = Limits().json_bytes
 LONG = "\x1b[31m" * 30_000
 HEADERS = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
@@ -53,7 +55,6 @@ def called(
     return len(reply.body), json.loads(reply.body)["result"]
 
 
-@pytest.mark.medium
 def test_only_declared_tools_are_called(free: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Served, "file", lambda *_: pytest.fail("a file is looked for"))
     routes = ["api/items/1/file", "api/info", "openapi.json", "page/app.js", "../api/info", "", "x" * 100_000]
@@ -63,7 +64,6 @@ def test_only_declared_tools_are_called(free: TestClient, monkeypatch: pytest.Mo
         assert "search, similar, describe, show" in result["content"][0]["text"]
 
 
-@pytest.mark.medium
 def test_every_reply_is_bounded_and_says_what_is_cut(crowded: TestClient) -> None:
     size, result = called(crowded, "show", {"key": 1, "large": True})
     assert 100_000 < size <= MOST
@@ -81,7 +81,6 @@ def test_every_reply_is_bounded_and_says_what_is_cut(crowded: TestClient) -> Non
     assert [hit["id"] for hit in small["hits"]] == ["noise.bmp"] and "note" not in small
 
 
-@pytest.mark.medium
 def test_arguments_are_bounded_and_checked_before_anything_is_done(
     free: TestClient, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -100,7 +99,6 @@ def test_arguments_are_bounded_and_checked_before_anything_is_done(
     assert not [record for record in caplog.records if record.exc_info]
 
 
-@pytest.mark.medium
 def test_assistants_are_told_that_texts_are_no_instructions(free: TestClient) -> None:
     body = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
     tools = json.loads(send(free, "POST", "/mcp", HEADERS, body).body)["result"]["tools"]
@@ -108,7 +106,6 @@ def test_assistants_are_told_that_texts_are_no_instructions(free: TestClient) ->
     assert all("no instructions" in tool["description"] for tool in tools)
 
 
-@pytest.mark.medium
 def test_a_bug_is_logged_and_tells_nothing(
     own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from openvse.cli.app import app
+from tests.naming import names
 
 Invoke = Callable[..., Result]
 
@@ -78,15 +78,21 @@ def recipe(tmp_path: Path, album: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory, invoke: Invoke) -> Path:
+def other(trained: Path, works: Invoke) -> Path:
+    """Train another model of the shared album once; do not write to its run."""
+    words = ("seed=1", "embed_dim=8", "training.phases.0.epochs=1", "--out", trained / "other")
+    works("train", trained / "tiny.yaml", *words)
+    return trained / "other"
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, works: Invoke) -> Path:
     """Train once; the folder holds ``album``, ``tiny.yaml``, ``run`` and ``index``. Do not write to it."""
     root = tmp_path_factory.mktemp("trained")
     album = write_album(root / "album")
-    result = invoke("train", write_recipe(root / "tiny.yaml", album), "--out", root / "run")
-    assert result.exit_code == 0, result.output
+    result = works("train", write_recipe(root / "tiny.yaml", album), "--out", root / "run")
     assert result.stdout == f"{root / 'run' / 'best'}\n"
-    assert re.search(r"^epoch   2/2  loss +\S+  rsum +\S+ \(chance 439.3\)", result.stderr, re.MULTILINE)
-    assert re.search(r"^best: epoch \d, validation rsum \S+ \(95 % interval", result.stderr, re.MULTILINE)
-    result = invoke("index", root / "run" / "best", album, "--out", root / "index")
-    assert result.stdout == f"{root / 'index'}: 20 images (20 new, 20 from stored features, 0 unreadable)\n"
+    assert names(result.stderr, "2/2", "rsum", 439.3, "rsum", "95 %")
+    result = works("index", root / "run" / "best", album, "--out", root / "index")
+    assert names(result.stdout, root / "index", 20, 20, 20, 0)
     return root

@@ -15,6 +15,8 @@ from openvse.scoring.calibration import CALIBRATION, Calibration
 from openvse.search.hits import FITS
 from tests.naming import names
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture
 def model(trained: Path, tmp_path: Path) -> Path:
@@ -29,7 +31,6 @@ def calibrated(model: Path, trained: Path, works) -> Path:
     return model
 
 
-@pytest.mark.medium
 def test_calibrate_writes_the_curve_and_nothing_else(model: Path, trained: Path, invoke, works) -> None:
     before = digest(model)
     result = works("evaluate", model, "--on", trained / "album", "--split", "all", "--calibrate")
@@ -46,7 +47,6 @@ def test_calibrate_writes_the_curve_and_nothing_else(model: Path, trained: Path,
     assert Calibration.from_json(json.dumps(fields)) == curve  # the same every time
 
 
-@pytest.mark.medium
 def test_search_shows_probabilities_and_takes_a_precision(
     calibrated: Path, trained: Path, tmp_path: Path, invoke, works, refused
 ) -> None:
@@ -83,7 +83,6 @@ def test_search_shows_probabilities_and_takes_a_precision(
     assert names(refused("search", calibrated, index, "red", "--min-precision", 0), 0, 1)
 
 
-@pytest.mark.medium
 def test_a_search_that_ranks_again_takes_the_precision_of_the_last_model(
     calibrated: Path, trained: Path, works, refused
 ) -> None:
@@ -95,7 +94,6 @@ def test_a_search_that_ranks_again_takes_the_precision_of_the_last_model(
     refused("search", calibrated, *first[1:], "--rerank", first[0], "--min-precision", 0.01)
 
 
-@pytest.mark.medium
 def test_a_model_without_a_curve_is_refused_a_precision(trained: Path, invoke, refused) -> None:
     best, index = trained / "run" / "best", trained / "index"
     assert "--calibrate" in refused("search", best, index, "red", "--min-precision", 0.5)
@@ -103,7 +101,6 @@ def test_a_model_without_a_curve_is_refused_a_precision(trained: Path, invoke, r
     assert "%" not in result.stdout
 
 
-@pytest.mark.medium
 def test_evaluate_shows_how_far_they_hold(
     calibrated: Path, trained: Path, tmp_path: Path, invoke, works, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +118,6 @@ def test_evaluate_shows_how_far_they_hold(
         assert "Probabilities" not in result.stdout
 
 
-@pytest.mark.medium
 def test_what_cannot_be_calibrated_is_refused(model: Path, trained: Path, tmp_path: Path, refused) -> None:
     on = ("--on", trained / "album", "--split", "validation", "--calibrate")
     (tmp_path / "empty").mkdir()

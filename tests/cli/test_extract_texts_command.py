@@ -10,6 +10,7 @@ from encoders.conftest import bert_checkpoint  # noqa: F401 - a fixture
 from openvse.datasets import open_corpus
 from openvse.features.extract import text_id
 from openvse.features.store import FeatureStore
+from tests.naming import names
 from tests.tiny import write_tiny_corpus
 from tests.tiny_questions import write_tiny_questions
 
@@ -20,9 +21,9 @@ def test_captions_of_all_splits_are_stored_once(tmp_path: Path, invoke, works, b
     words = ("extract", "transformers_text", data, store, f"model={bert_checkpoint}")
     done = works(*words)
     captions = set(open_corpus(data, require_images=False).captions)
-    assert f"{store}: {len(captions)} new, 0 were there, " in done.output and "texts/s" in done.output
+    assert names(done.stdout, store, len(captions), 0)
     assert set(FeatureStore(store).ids) == {text_id(caption) for caption in captions}
-    assert f": 0 new, {len(captions)} were there, " in invoke(*words, "--batch-size", "7").output
+    assert names(invoke(*words, "--batch-size", "7").stdout, store, 0, len(captions))
     # What would train with the states, and how, is no part of them.
     assert ": 0 new" in invoke(*words, "size_augmentation=drop", "pooled=mean", "projection=none").output
 

@@ -23,6 +23,8 @@ from openvse.indexing.manifest import find_model
 from openvse.model import base
 from tests.naming import names
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture
 def place(trained: Path, tmp_path: Path) -> Path:
@@ -38,7 +40,6 @@ def index(place: Path, works) -> Path:
     return place / "index"
 
 
-@pytest.mark.medium
 def test_a_search_needs_the_index_alone(place: Path, index: Path, invoke) -> None:
     result = invoke("search", index, "a red sky", "above", "-k", 2)
     assert (result.exit_code, result.stderr) == (0, "")
@@ -55,7 +56,6 @@ def test_a_search_needs_the_index_alone(place: Path, index: Path, invoke) -> Non
     assert (found.stdout, found.stderr) == (result.stdout, "")
 
 
-@pytest.mark.medium
 def test_the_index_alone_finds_images_by_images(place: Path, index: Path, invoke, refused) -> None:
     best, photo = place / "run" / "best", place / "album" / "03.png"
     for words in ([photo], ["--like", photo], ["a red sky", photo, "--json"]):
@@ -67,7 +67,6 @@ def test_the_index_alone_finds_images_by_images(place: Path, index: Path, invoke
     assert "--rerank" in refused("search", index, photo, "--rerank", best)
 
 
-@pytest.mark.medium
 def test_a_command_reads_what_it_needs_once(
     place: Path, index: Path, invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,14 +100,12 @@ def test_a_command_reads_what_it_needs_once(
     assert done["database"] <= 2, "once for the items, and once for the titles of the hits"
 
 
-@pytest.mark.medium
 def test_no_index_is_named(place: Path, index: Path, refused) -> None:
     assert names(refused("search", "gone"), "gone", "openvse index")
     long = "a red sky " * 40
     assert names(refused("search", "gone", long), "gone", long.strip(), "openvse index")
 
 
-@pytest.mark.medium
 def test_a_check_looks_at_checksums_and_numbers(
     place: Path, index: Path, refused, invoke, monkeypatch
 ) -> None:
@@ -127,7 +124,6 @@ def test_a_check_looks_at_checksums_and_numbers(
     assert rewritten.startswith("1 rows")
 
 
-@pytest.mark.medium
 def test_what_an_index_took_over_is_in_its_json(place: Path, index: Path, invoke) -> None:
     (place / "album" / "logo.svg").touch()
     write_album(place / "more", 3)
@@ -153,7 +149,6 @@ def test_what_an_index_took_over_is_in_its_json(place: Path, index: Path, invoke
     assert (document["result"]["unchanged"], document["result"]["stored"]) == (0, 20)
 
 
-@pytest.mark.medium
 def test_index_and_model_move_together(place: Path, index: Path, invoke) -> None:
     before = invoke("search", index, "a red sky", "-k", 2)
     moved = place.rename(place.with_name("moved"))
@@ -167,7 +162,6 @@ def test_index_and_model_move_together(place: Path, index: Path, invoke) -> None
     assert invoke("search", moved / "index", "a red sky").stderr == ""
 
 
-@pytest.mark.medium
 def test_the_index_alone_moves(place: Path, index: Path, works) -> None:
     (place / "deeper").mkdir()
     moved = index.rename(place / "deeper" / "index")
@@ -175,7 +169,6 @@ def test_the_index_alone_moves(place: Path, index: Path, works) -> None:
     assert names(result.stderr, moved, place / "run" / "best")
 
 
-@pytest.mark.medium
 def test_the_model_is_gone_or_another_one(place: Path, index: Path, refused, invoke) -> None:
     best = place / "run" / "best"
     away = best.rename(place / "away")
@@ -189,7 +182,6 @@ def test_the_model_is_gone_or_another_one(place: Path, index: Path, refused, inv
     assert names(refused("search", index, "a red sky"), index)
 
 
-@pytest.mark.medium
 def test_an_index_that_does_not_know_its_model(index: Path, refused, invoke) -> None:
     manifest = index / "index.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"model_place": None}))
@@ -197,19 +189,16 @@ def test_an_index_that_does_not_know_its_model(index: Path, refused, invoke) -> 
     assert len(Index.open(index, check=True)) == 20
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("words", [["index"], ["run/best", "index"]])
 def test_no_query(place: Path, index: Path, refused, words: list[str]) -> None:
     assert "--like" in refused("search", *(place / word for word in words))
 
 
-@pytest.mark.medium
 def test_the_model_folder_says_nothing_of_the_index(place: Path, index: Path) -> None:
     for path in (place / "run" / "best").rglob("*.json"):
         assert "index" not in json.loads(path.read_text()) and str(place) not in path.read_text()
 
 
-@pytest.mark.medium
 def test_another_folder_asks_for_overwrite(place: Path, index: Path, refused, invoke) -> None:
     before = digest(index)
     other = write_album(place / "other", 12)
@@ -220,13 +209,12 @@ def test_another_folder_asks_for_overwrite(place: Path, index: Path, refused, in
     assert result.stdout == f"{index}: 12 images (12 new, 0 unreadable)\n"
 
 
-@pytest.mark.medium
 def test_empty_vectors_are_told_and_repaired(place: Path, index: Path, refused, invoke) -> None:
     (vectors,) = index.glob("vectors-*")
     vectors.write_bytes(b"")
     assert names(refused("search", index, "a red sky"), index)
     result = invoke("index", place / "run" / "best", place / "album", "--out", index)
-    assert result.stdout == f"{index}: 20 images (20 new, 20 from stored features, 0 unreadable)\n"
+    assert names(result.stdout, index, 20, 20, 20, 0)
     assert len(Index.open(index, check=True)) == 20
 
 
@@ -246,11 +234,10 @@ def test_a_stopped_first_index_goes_on(
     assert process.exitcode == 130 and "interrupted" in told, told
     kept = len(Index.open(out, check=True))
     result = invoke(*words)
-    assert result.stdout.startswith(f"{out}: 150 images ({150 - kept} new, {kept} kept by the stopped run, ")
+    assert names(result.stdout, out, 150, 150 - kept, kept)
     assert len(Index.open(out, check=True)) == 150
 
 
-@pytest.mark.medium
 def test_a_query_bank_is_kept_until_it_is_taken_away(
     place: Path, index: Path, invoke, result_of, works, refused
 ) -> None:
@@ -263,7 +250,6 @@ def test_a_query_bank_is_kept_until_it_is_taken_away(
     bank = json.loads(result.stdout)
     bank = bank["result"]["query_bank"]
     assert (bank["queries"], bank["source"]) == (2, "given")
-    assert "query bank: 2 sentences, " in invoke(*words).stdout
     assert invoke("search", index, "a red sky", "-k", 3).exit_code == 0
     album = json.loads(invoke(*words, "--query-bank", place / "album", "--json", "-q").stdout)
     assert (album["result"]["query_bank"]["queries"], album["result"]["query_bank"]["source"]) == (

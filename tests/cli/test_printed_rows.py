@@ -42,16 +42,7 @@ RUNS = {
 QUICKLY = {
     "benchmarks/retrieval_time.py": ("--sizes", "50", "--repeats", "1"),
     "benchmarks/pooling_speed.py": (
-        "mean",
-        "gpo",
-        "--batch",
-        "2",
-        "--elements",
-        "3",
-        "--width",
-        "8",
-        "--repeats",
-        "1",
+        *("mean", "gpo", "--batch", "2", "--elements", "3", "--width", "8", "--repeats", "1"),
     ),
 }
 """What makes a printed script quick; tests/studies has the experiment, which has no such options."""

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture(scope="module")
 def index(trained: Path) -> Path:
@@ -19,7 +21,6 @@ def found(works, index: Path, *words: object) -> list[tuple[int, str]]:
     return [(hit["rank"], hit["id"]) for hit in query["hits"]]
 
 
-@pytest.mark.medium
 def test_pages_conditions_and_items(index: Path, invoke, refused) -> None:
     whole = found(invoke, index, "a red sky", "-k", 20)
     assert found(invoke, index, "a red sky", "-k", 3, "--skip", 2) == whole[2:5]
@@ -32,7 +33,6 @@ def test_pages_conditions_and_items(index: Path, invoke, refused) -> None:
     assert "'what'" in refused("search", index, "a red sky", "--where", "what")
 
 
-@pytest.mark.medium
 def test_images_beside_sentences_and_what_to_avoid(
     trained: Path, index: Path, invoke, result_of, refused
 ) -> None:
@@ -51,12 +51,9 @@ def test_images_beside_sentences_and_what_to_avoid(
         assert "--with" in refused("search", index, *query, "--with", f"{photo},weight=0.9")
         assert "--expected" in refused("search", index, *query, "--expected", 2)
     assert "--mcp" in refused("serve", index, "--mcp", "--port", 9000)
-    assert "--rerank only takes sentences" in refused(
-        "search", index, *words, "--rerank", trained / "run" / "best"
-    )
+    assert "--rerank" in refused("search", index, *words, "--rerank", trained / "run" / "best")
 
 
-@pytest.mark.medium
 def test_output_for_programs(trained: Path, index: Path, invoke, refused) -> None:
     paths = invoke("search", index, "a red sky", "above", "-k", 3, "--output", "paths").stdout.splitlines()
     assert all(Path(path).is_file() for path in paths) and len(set(paths)) == len(paths) >= 3
@@ -70,7 +67,6 @@ def test_output_for_programs(trained: Path, index: Path, invoke, refused) -> Non
         assert "--rerank" in refused("search", index, "a red sky", "--rerank", f"{trained},top={top}")
 
 
-@pytest.mark.medium
 def test_sentences_are_printed_and_not_their_file(trained: Path, tmp_path: Path, invoke, works) -> None:
     (tmp_path / "captions.txt").write_text("a red sky\nblue above\n")
     works("index", trained / "run" / "best", tmp_path / "captions.txt", "--out", tmp_path / "index")
@@ -80,7 +76,6 @@ def test_sentences_are_printed_and_not_their_file(trained: Path, tmp_path: Path,
     assert invoke("search", tmp_path / "index", photo, "-0").stdout.split("\0") == [*lines, ""]
 
 
-@pytest.mark.medium
 def test_captions_are_found_by_images(trained: Path, tmp_path: Path, invoke, works, refused) -> None:
     text, out = tmp_path / "captions.txt", tmp_path / "sentences"
     text.write_text("a red sky above blue ground\nsomething green\n")

@@ -581,14 +581,7 @@ CASES: tuple[Case, ...] = (
         in_model,
         copied(MODEL),
     ),
-    Case(
-        "export first",
-        "export",
-        said("export", MODEL, "STATE"),
-        in_export,
-        between=nothing_yet,
-        most=1,
-    ),
+    Case("export first", "export", said("export", MODEL, "STATE"), in_export, between=nothing_yet, most=1),
     Case(
         "export replaced",
         "export",

@@ -6,11 +6,7 @@ from pathlib import Path
 import pytest
 
 from openvse.errors import DataError
-from openvse_papers.datasets.flickr import (
-    FLICKR8K_LAYOUT,
-    FLICKR30K_LAYOUT,
-    FlickrLayout,
-)
+from openvse_papers.datasets.flickr import FLICKR8K_LAYOUT, FLICKR30K_LAYOUT, FlickrLayout
 from tests.naming import names, refusal
 
 SPLIT_OF = {"a.jpg": "train", "b.jpg": "dev", "c.jpg": "test", "d.jpg": ""}
