@@ -106,9 +106,7 @@ def test_a_second_writer_is_refused_in_one_line_until_the_first_ends(tmp_path: P
         assert (tmp_path / LOCK).read_text() == str(os.getpid())
 
 
-def test_a_system_without_the_locks_of_posix_is_told_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_without_the_locks_of_posix_is_told_so(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "fcntl", None)
     with pytest.raises(StoreError, match="WSL"), locked(tmp_path, "feature store", StoreError):
         pass

@@ -94,14 +94,14 @@ def double() -> Callable[[Sequence[int]], list[int]]:
     return lambda part: [2 * item for item in part]
 
 
-def test_results_come_in_order_whoever_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_come_in_order_whoever_makes_them(monkeypatch) -> None:
     pickled_work(monkeypatch)
     parts = [*in_batches(range(7), 2)]
     assert list(results_in_order(parts, double, Workers(2))) == [[0, 2], [4, 6], [8, 10], [12]]
     assert list(results_in_order([], double, Workers(2))) == []
 
 
-def test_the_pace_counts_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pace_counts_what_is_new(monkeypatch) -> None:
     told: list[WorkProgress] = []
     pace = Pace(10, told.append, before=4, unit="texts")
     pace.tell()
@@ -174,7 +174,7 @@ def test_workers_know_plugins_and_one_that_dies_is_replaced(tmp_path: Path) -> N
     assert (tmp_path / "died").exists()
 
 
-def test_a_worker_loads_each_plugin_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_loads_each_plugin_once(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "counted.py").write_text("loads = open('loads', 'a')\nloads.write('x')\nloads.close()\n")
     do = pickle.dumps(double)

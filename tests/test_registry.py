@@ -29,7 +29,7 @@ def test_a_part_of_ones_own_joins_and_cannot_displace_another() -> None:
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def package(tmp_path: Path, monkeypatch) -> Iterator[Path]:
     """Install a package that adds three things, of which one cannot be imported."""
     (tmp_path / "ants.py").write_text("class Soldier: ...\n")
     info = tmp_path / "ants-1.0.dist-info"

@@ -127,7 +127,7 @@ def test_what_holds_no_images_is_named_in_a_line(given: Any) -> None:
     assert names(refusal(DataError, one_or_many, given), type(given).__name__)
 
 
-def test_a_plug_in_replaces_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plug_in_replaces_no_module(tmp_path: Path, monkeypatch) -> None:
     import copy
     import sys
 

@@ -105,7 +105,7 @@ def test_half_characters_become_one_that_can_be_written(tmp_path: Path) -> None:
     assert said is not None and said.lines == {"a": '{"file_name": "a", "place": ["R\\ufffdom"]}'}
 
 
-def test_a_document_of_names_that_are_not_utf8_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_document_of_names_that_are_not_utf8_is_whole(capsys) -> None:
     print_json("search", {"path": "bad\udcff.png", "face": "\U0001f600"})
     assert json.loads(capsys.readouterr().out.encode("ascii"))["result"] == {
         "path": "bad\ufffd.png",

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_points_that_need_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_points_that_need_no_model(capsys) -> None:
     assert first_hour.main(["--only", "captions.csv", "mistyped recipe"]) == 0
     printed = capsys.readouterr().out
     assert "| Data: a lone captions.csv in the folder | `ok 2 items, 2 captions;" in printed
@@ -25,9 +25,7 @@ def test_every_point_is_tried_by_one_function() -> None:
     assert len(set(first_hour.CASES.values())) == len(first_hour.CASES) > 15
 
 
-def test_what_is_not_as_wanted_fails(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_as_wanted_fails(monkeypatch, capsys) -> None:
     def breaks(_: object) -> None:
         raise RuntimeError("the disk | is gone")
 

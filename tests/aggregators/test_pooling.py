@@ -104,7 +104,7 @@ def test_gpo_has_the_published_number_of_parameters() -> None:
     assert sum(p.numel() for p in GPO(input_dim=1024, embed_dim=1024).parameters()) == 12_704
 
 
-def test_gpo_computes_coefficients_once_per_distinct_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpo_computes_coefficients_once_per_distinct_size(monkeypatch) -> None:
     gpo = GPO(input_dim=2, embed_dim=2).double()
     asked: list[list[int]] = []
     original = GPO.coefficients

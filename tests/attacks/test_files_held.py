@@ -187,7 +187,7 @@ def test_pictures_that_claim_more_than_they_hold_are_refused() -> None:
         refusal(BadImageError, read_image, content, max_pixels=64 * 64 - 1)
 
 
-def test_a_text_of_a_picture_is_not_unpacked_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_of_a_picture_is_not_unpacked_without_end(monkeypatch) -> None:
     """Neither one large text, nor many that are damaged, that come again, or of which no further one has room."""
     content, unpacked, unpack = _claims("PNG"), list[int](), PngImagePlugin._safe_zlib_decompress
     at, large = content.index(b"IDAT") - 4, zlib.compress(bytes(20_000_000), 9)

@@ -84,7 +84,7 @@ def test_a_sidecar_that_leads_elsewhere_or_never_ends_is_not_read(tmp_path: Path
     assert [each.header for each in found] == [{}, {}, {}, {"color_label": "Red"}, {}]
 
 
-def test_any_error_of_a_sidecar_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_error_of_a_sidecar_is_one_line(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("openvse.media.sidecars.read_xmp", lambda *_: {}["a\nkey"])
     told = b'{"title": "a.jpg", "photoTakenTime": {}, "geoData": {"latitude": %s, "longitude": 1}, "description": "d"}'
     found = facts(tmp_path, {"a.jpg.xmp": b"", "a.jpg.json": told % (b"9" * 4000)})

@@ -120,7 +120,7 @@ def rename(place: Path, names: list[str]) -> list[int]:
 
 
 def test_an_index_of_somebody_else_gives_away_no_file_that_is_no_picture(
-    own_place: Place, model: TwoTower, secret: Path, capsys: pytest.CaptureFixture[str]
+    own_place: Place, model: TwoTower, secret: Path, capsys
 ) -> None:
     """Its roots and ids are what its author wrote: pictures below them are shown, and the start says where they are."""
     draw_photo(1).save(secret.parent / "seen.jpg")
@@ -194,7 +194,7 @@ def test_a_bad_line_ends_neither_a_start_nor_an_update(own_place: Place, model: 
 
 
 def test_the_watcher_goes_on_whatever_an_update_or_the_system_raises(
-    own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    own_place: Place, model: TwoTower, monkeypatch, caplog
 ) -> None:
     from openvse.serving import watching
 
@@ -258,7 +258,7 @@ def test_neither_replies_nor_conditions_tell_where_folders_are(own_place: Place,
 
 
 def test_what_is_wrong_with_a_model_is_in_the_log_alone(
-    own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    own_place: Place, model: TwoTower, monkeypatch, caplog
 ) -> None:
     service, secret = Service(own_place.index, model, Settings()), "/data/private/model"
 

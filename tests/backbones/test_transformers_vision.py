@@ -81,14 +81,8 @@ def test_augmentation_spares_the_class_token_and_the_global_vector_is_made_of_it
 def test_register_tokens_are_left_out(tmp_path, vision_checkpoint) -> None:
     from transformers import Dinov2WithRegistersConfig, Dinov2WithRegistersModel
 
-    config = Dinov2WithRegistersConfig(
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        image_size=28,
-        patch_size=7,
-        num_register_tokens=3,
-    )
+    layers = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Dinov2WithRegistersConfig(**layers, image_size=28, patch_size=7, num_register_tokens=3)
     Dinov2WithRegistersModel(config).save_pretrained(tmp_path)
     shutil.copy(Path(vision_checkpoint("dinov2")) / "preprocessor_config.json", tmp_path)
     backbone = TransformersVision(model=str(tmp_path))

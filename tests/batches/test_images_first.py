@@ -74,16 +74,8 @@ def test_processes_share_the_images_of_a_batch_and_their_captions() -> None:
     dataset = PairDataset(
         corpus, FeatureImages(MemoryFeatures(12), corpus.image_ids), TokenTable(make_tokens(60))
     )
-    keys = [
-        next(
-            iter(
-                EpochBatches(
-                    PairsOfImages(corpus.relevance, 3), 5, seed=0, epoch=0, rank=rank, num_processes=2
-                )
-            )
-        )
-        for rank in range(2)
-    ]
+    pairs, given = PairsOfImages(corpus.relevance, 3), {"seed": 0, "epoch": 0, "num_processes": 2}
+    keys = [next(iter(EpochBatches(pairs, 5, rank=rank, **given))) for rank in range(2)]
     assert keys[0].pairs.tolist() == keys[1].pairs.tolist()
     parts = [dataset[key] for key in keys]
     assert [len(part.images) for part in parts] == [3, 2]

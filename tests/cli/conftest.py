@@ -86,7 +86,7 @@ def other(trained: Path, works: Invoke) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory, works: Invoke) -> Path:
+def trained(tmp_path_factory, works: Invoke) -> Path:
     """Train once; the folder holds ``album``, ``tiny.yaml``, ``run`` and ``index``. Do not write to it."""
     root = tmp_path_factory.mktemp("trained")
     album = write_album(root / "album")

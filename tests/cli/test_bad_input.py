@@ -281,7 +281,7 @@ def test_an_interrupt_ends_with_130_and_errors_of_our_own_are_not_hidden(
     ],
 )
 def test_no_file_is_replaced_unasked(
-    name: str, words: tuple[str, ...], trained: Path, tmp_path: Path, refused, monkeypatch: pytest.MonkeyPatch
+    name: str, words: tuple[str, ...], trained: Path, tmp_path: Path, refused, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for folder in ("run", "index", "album"):

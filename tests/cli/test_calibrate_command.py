@@ -48,32 +48,19 @@ def test_calibrate_writes_the_curve_and_nothing_else(model: Path, trained: Path,
 
 
 def test_search_shows_probabilities_and_takes_a_precision(
-    calibrated: Path, trained: Path, tmp_path: Path, invoke, works, refused
+    calibrated: Path, trained: Path, tmp_path: Path, invoke, works, result_of, refused
 ) -> None:
     index, page = trained / "index", tmp_path / "hits.html"
-    result = works(
-        "search",
-        calibrated,
-        index,
-        "red sky above blue ground",
-        "-k",
-        2,
-        "--only",
-        "similarity",
-        "--html",
-        page,
-    )
+    words = ("search", calibrated, index, "red sky above blue ground")
+    result = works(*words, "-k", 2, "--only", "similarity", "--html", page)
     assert result.stdout.splitlines()[1].split()[2] in FITS
     assert page.read_text().count('class="fit"') == 2
-    result = invoke(
-        "search", calibrated, index, "red sky above blue ground", "-k", 3, "--json", "--expected", 2
-    )
-    (asked,) = json.loads(result.stdout)["result"]["queries"]
+    (asked,) = result_of(*words, "-k", 3, "--expected", 2)["queries"]
     first, second, third = (hit["probability"] for hit in asked["hits"])
     assert 1 > first >= second >= third > 0
-    result = invoke("search", calibrated, index, "red sky above blue ground", "-k", 3, "--expected", 2)
+    result = invoke(*words, "-k", 3, "--expected", 2)
     assert result.stdout.splitlines()[1].split()[3] == "%"  # who gives a number is told numbers
-    result = invoke("search", calibrated, index, "red sky above blue ground", "--min-precision", 0.999)
+    result = invoke(*words, "--min-precision", 0.999)
     assert names(result.stdout, "red sky above blue ground", 0.999)
     assert names(result.stderr, 0.999, 20)
     photo = trained / "album" / "00.png"
@@ -102,7 +89,7 @@ def test_a_model_without_a_curve_is_refused_a_precision(trained: Path, invoke, r
 
 
 def test_evaluate_shows_how_far_they_hold(
-    calibrated: Path, trained: Path, tmp_path: Path, invoke, works, monkeypatch: pytest.MonkeyPatch
+    calibrated: Path, trained: Path, tmp_path: Path, invoke, works, monkeypatch
 ) -> None:
     given = ("--on", trained / "album", "--split", "all", "--out", tmp_path / "report")
     result = works("evaluate", calibrated, *given)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.medium
 
 
 @pytest.fixture(scope="module")
-def others(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def others(trained: Path, tmp_path_factory) -> Path:
     """Write runs that differ from the shared one: two seeds of its recipe, and one of another recipe."""
     root = tmp_path_factory.mktemp("others")
     tree = yaml.safe_load((trained / "run" / "recipe.yaml").read_text())

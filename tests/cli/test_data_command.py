@@ -81,9 +81,7 @@ def test_a_check_finds_an_image_in_two_splits(tmp_path: Path, invoke) -> None:
 
 
 @pytest.mark.medium
-def test_a_check_of_a_folder_lists_what_is_broken(
-    tmp_path: Path, invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_of_a_folder_lists_what_is_broken(tmp_path: Path, invoke, monkeypatch) -> None:
     album = write_album(tmp_path / "album", 12)
     for number in range(3):
         path = album / f"0{number}.png"

@@ -65,9 +65,7 @@ def test_the_largest_is_kept_though_it_is_decoded_smaller(folder: Path) -> None:
 
 
 @pytest.mark.medium
-def test_what_cannot_be_used_is_named_five_times_and_then_counted(
-    folder: Path, invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_used_is_named_five_times_and_then_counted(folder: Path, invoke, monkeypatch) -> None:
     for number in range(15):
         (folder / f"z{number:02}.png").write_bytes((folder / "1.png").read_bytes()[: 40 * number])
     told = invoke("duplicates", folder).stderr.splitlines()
@@ -132,9 +130,7 @@ def test_what_is_no_ordinary_file_is_left_out(folder: Path, invoke) -> None:
 
 @pytest.mark.medium
 @pytest.mark.parametrize(("original", "beside"), [("IMG_1.dng", "IMG_1.jpg"), ("IMG_1.heic", "img_1.JPG")])
-def test_files_of_one_shot_are_no_copies(
-    tmp_path: Path, original: str, beside: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_one_shot_are_no_copies(tmp_path: Path, original: str, beside: str, monkeypatch) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     image = Image.fromarray(noise).resize((320, 240), Image.Resampling.BICUBIC)
     monkeypatch.setattr("openvse.media.names.reads", lambda kind: kind in (RAW, HEIC))
@@ -160,7 +156,7 @@ def test_files_of_one_shot_are_no_copies(
 
 
 @pytest.mark.medium
-def test_a_burst_hides_no_other_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_burst_hides_no_other_pair(monkeypatch) -> None:
     """All frames of a burst are in one group, and few of their pairs are compared by pixels."""
     compared: list[int] = []
     agree = near_duplicates._agree
@@ -206,9 +202,7 @@ PAGES = [
 
 
 @pytest.mark.medium
-def test_files_of_several_pages_are_copies_only_if_all_pages_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_several_pages_are_copies_only_if_all_pages_are(tmp_path: Path, monkeypatch) -> None:
     """An index, whose first pages have one embedding, says the same as a folder."""
     monkeypatch.setattr(near_duplicates, "_MOST_PAGES", 3)
     failures = Failures()

@@ -20,7 +20,7 @@ from tests.runtime.colour_export import write_export
 
 
 @pytest.fixture
-def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def photos(tmp_path: Path, monkeypatch) -> Path:
     """Three photographs in a folder without an index, and an exported model that the environment names."""
     folder = tmp_path / "photos"
     folder.mkdir()

@@ -83,7 +83,7 @@ def test_a_checkpoint_over_another(tmp_path: Path) -> None:
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
-def test_the_log_of_a_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_log_of_a_run(tmp_path: Path, capfd) -> None:
     log = MetricsLog(tmp_path, 0)
     with full_disk(FULL), pytest.raises(DiskError, match=r"metrics.jsonl|tensorboard"):
         for step in range(1000):

@@ -67,9 +67,7 @@ def test_the_index_alone_finds_images_by_images(place: Path, index: Path, invoke
     assert "--rerank" in refused("search", index, photo, "--rerank", best)
 
 
-def test_a_command_reads_what_it_needs_once(
-    place: Path, index: Path, invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_reads_what_it_needs_once(place: Path, index: Path, invoke, monkeypatch) -> None:
     """All weights are hashed once; the manifest is read once before the lock is taken and once behind it."""
     done: Counter[str] = Counter()
 
@@ -219,9 +217,7 @@ def test_empty_vectors_are_told_and_repaired(place: Path, index: Path, refused, 
 
 
 @pytest.mark.slow
-def test_a_stopped_first_index_goes_on(
-    place: Path, tmp_path: Path, invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_first_index_goes_on(place: Path, tmp_path: Path, invoke, monkeypatch) -> None:
     album = write_album(tmp_path / "many", 150)
     out = tmp_path / "index"
     words = ("index", place / "run" / "best", album, "--out", out)

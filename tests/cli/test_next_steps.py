@@ -18,7 +18,7 @@ pytestmark = pytest.mark.medium
 
 
 @pytest.fixture(scope="module")
-def visit(tmp_path_factory: pytest.TempPathFactory, works) -> tuple[Path, str]:
+def visit(tmp_path_factory, works) -> tuple[Path, str]:
     """Train two runs whose recipes differ in a pooling, and return their place and what the first one said."""
     place = tmp_path_factory.mktemp("next")
     write_recipe(place / "tiny.yaml", write_album(place / "album"))
@@ -29,7 +29,7 @@ def visit(tmp_path_factory: pytest.TempPathFactory, works) -> tuple[Path, str]:
 
 
 def test_the_commands_that_a_run_names_work_as_they_stand(
-    visit: tuple[Path, str], invoke, works, monkeypatch: pytest.MonkeyPatch
+    visit: tuple[Path, str], invoke, works, monkeypatch
 ) -> None:
     place, said = visit
     monkeypatch.setattr("openvse.cli.commands.search.on_a_terminal", lambda: True)

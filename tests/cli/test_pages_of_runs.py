@@ -18,7 +18,7 @@ pytestmark = pytest.mark.medium
 
 
 @pytest.fixture(scope="module")
-def page(trained: Path, works, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(trained: Path, works, tmp_path_factory) -> Path:
     """Write the report of the shared run."""
     path = tmp_path_factory.mktemp("report") / "report.html"
     result = works("compare", trained / "run", "--html", path, "--examples", 3)

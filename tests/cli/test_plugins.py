@@ -83,7 +83,8 @@ def test_a_package_adds_a_part_and_commands(tmp_path: Path) -> None:
     assert run("tidy") == "my_package is imported\ntidied\n"
     assert run("data", "tidy") == "my_package is imported\ntidied data\n"
     assert re.search(r"│ tidy ", run("--help"))
-    assert run("list", "recipes", "gpo_adopt") and "imported" not in run("list", "recipes", "gpo_adopt")
+    listed = run("list", "recipes", "gpo_adopt")
+    assert listed and "imported" not in listed
     assert "temperature" in run("list", "parts", "soft_max")
 
 
@@ -93,7 +94,7 @@ def test_without_its_plugin_a_part_is_unknown(recipe: Path, tmp_path: Path, refu
     assert names(line, "image.aggregator", "'soft_max'", "--plugin FILE")
 
 
-def test_the_miner_takes_the_harder_half(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_miner_takes_the_harder_half(monkeypatch) -> None:
     monkeypatch.setattr(MINERS, "_parts", dict(MINERS._parts))
     exec(block("MINERS.add("), {})
     scores = torch.tensor([[0.1, 0.2, 0.3, 0.9]])

@@ -35,7 +35,7 @@ class Clock:
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Console:
+def terminal(monkeypatch) -> Console:
     """Put a terminal of 80 columns in the place of standard error."""
     for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
@@ -131,7 +131,7 @@ def test_bars_are_whole_on_80_columns(terminal: Console) -> None:
     assert "epoch  12/24  loss  456.8  rsum 412.3 (chance 16.4)  R@1 i2t 40.0 t2i 31.3  best" in lines
 
 
-def test_a_wide_terminal_shows_each_term(terminal: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wide_terminal_shows_each_term(terminal: Console, monkeypatch) -> None:
     monkeypatch.setattr(
         module, "console", wide := Console(file=io.StringIO(), force_terminal=True, width=120)
     )
@@ -170,7 +170,7 @@ def test_a_warning_is_one_line_and_its_brackets_are_text(capsys) -> None:
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_what_the_library_logs_is_a_warning_or_a_detail(
-    verbose: bool, tmp_path: Path, invoke, monkeypatch: pytest.MonkeyPatch
+    verbose: bool, tmp_path: Path, invoke, monkeypatch
 ) -> None:
     logger = logging.getLogger("openvse.registry")
 
@@ -193,7 +193,7 @@ def test_quiet_keeps_warnings_alone(capsys, quiet: None) -> None:
     assert capsys.readouterr() == ("", "warning: a file is damaged\n")
 
 
-def test_no_colour_where_none_is_wanted(terminal: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_colour_where_none_is_wanted(terminal: Console, monkeypatch) -> None:
     warn("in colour")
     assert "\x1b[33m" in terminal.file.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
@@ -208,7 +208,7 @@ def test_no_colour_where_none_is_wanted(terminal: Console, monkeypatch: pytest.M
 
 @pytest.mark.medium
 def test_commands_speak_in_lines_and_are_quiet_when_asked(
-    trained: Path, tmp_path: Path, invoke, monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, invoke, monkeypatch
 ) -> None:
     monkeypatch.setattr(module, "WORTH_A_LINE_S", 0.0)
     album, store = trained / "album", tmp_path / "store"

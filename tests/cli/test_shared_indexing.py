@@ -45,9 +45,7 @@ def test_another_model_is_refused(model: TwoTower, tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-def test_workers_make_the_index_of_one_process(
-    model: TwoTower, tmp_path: Path, works, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_make_the_index_of_one_process(model: TwoTower, tmp_path: Path, works, monkeypatch) -> None:
     work = pickled_work(monkeypatch)
     folder = model.save(tmp_path / "model")
     (tmp_path / "photos").mkdir()

@@ -24,17 +24,17 @@ QUICK = "vse_infinity/coco_regions_bigru"  # stands for all of them in `make che
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpus(tmp_path_factory) -> Path:
     return write_tiny_corpus(tmp_path_factory.mktemp("tiny"), train=8, validation=4)
 
 
 @pytest.fixture(scope="module")
-def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def questions(tmp_path_factory) -> Path:
     return write_tiny_questions(tmp_path_factory.mktemp("questions"))
 
 
 @pytest.fixture
-def counted(waits: Waits, monkeypatch: pytest.MonkeyPatch) -> Waits:
+def counted(waits: Waits, monkeypatch) -> Waits:
     """Count what waits for the device in epochs of training, and not in validation."""
     plain = Trainer._train_epoch
 
@@ -119,7 +119,7 @@ def test_a_run_on_a_device_resumes_to_the_same_numbers(corpus: Path, tmp_path: P
 
 @pytest.mark.medium
 def test_a_loss_that_is_not_finite_names_its_step_and_leaves_the_checkpoint(
-    corpus: Path, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, tmp_path: Path, waits: Waits, monkeypatch
 ) -> None:
     """The loss of the third step is read with the line after the fourth; what a checkpoint holds is finite."""
     recipe = tiny_recipe(corpus, device="cuda", batch_size=4, phases=[{"epochs": 1}], log_every=4)

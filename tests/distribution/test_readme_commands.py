@@ -33,7 +33,7 @@ class WalkHere(Walk):
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_the_readme(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     WalkHere(tmp_path).take((ROOT / "README.md").read_text())
 

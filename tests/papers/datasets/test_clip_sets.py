@@ -41,18 +41,9 @@ def write_msr_vtt(root: Path) -> Path:
 
     def tree(wanted: tuple[str, ...]) -> dict:
         clips = [n for n, split in split_of.items() if split in wanted]
-        videos = [
-            {
-                "category": 9,
-                "url": "https://www.youtube.com/watch?v=9lZi22qLlEo",
-                "video_id": f"video{n}",
-                "start time": 137.72,
-                "end time": 149.44,
-                "split": split_of[n],
-                "id": n,
-            }
-            for n in clips
-        ]
+        unread = {"category": 9, "url": "https://www.youtube.com/watch?v=9lZi22qLlEo"}
+        unread |= {"start time": 137.72, "end time": 149.44}
+        videos = [{**unread, "video_id": f"video{n}", "split": split_of[n], "id": n} for n in clips]
         sentences = [
             {"caption": f"sentence {k} of {n}", "video_id": f"video{n}", "sen_id": 20 * n + k}
             for k in (1, 0)
@@ -71,11 +62,8 @@ def write_msr_vtt(root: Path) -> Path:
 def test_msr_vtt_in_the_owners_split(tmp_path: Path) -> None:
     corpus = open_corpus(f"msr_vtt:{write_msr_vtt(tmp_path / 'm')}")
     assert corpus.image_ids == tuple(f"video{n}" for n in range(12))
-    assert {split: len(ids) for split, ids in split_ids(corpus).items()} == {
-        "train": 6,
-        "validation": 2,
-        "test": 4,
-    }
+    assert [*map(len, split_ids(corpus).values())] == [6, 2, 4]
+    assert [*split_ids(corpus)] == ["train", "validation", "test"]
     assert captions_of(corpus, "video10") == ["sentence 0 of 10", "sentence 1 of 10"]
     assert corpus.image_paths[10] == tmp_path / "m" / "TestVideo" / "video10.mp4"
 
