@@ -288,9 +288,8 @@ def test_what_a_full_disk_raises_is_one_line(tmp_path: Path, error: Exception) -
             raise error
         finally:
             raise RuntimeError("unexpected position in an archive")
-    assert str(caught.value).startswith(f"{tmp_path} cannot be written (No space left on device)")
-    assert "unchanged" not in str(caught.value)
-    with pytest.raises(DiskError, match="unchanged"), replacing(tmp_path / "a"):
+    assert names(str(caught.value), tmp_path, "No space left on device")
+    with pytest.raises(DiskError), replacing(tmp_path / "a"):
         raise error
     assert caught.value.strerror == "No space left on device"
     with pytest.raises(ValueError, match="another"), writing(tmp_path):

@@ -224,7 +224,7 @@ def test_the_watcher_goes_on_whatever_an_update_or_the_system_raises(
         wait_for(lambda: items_of(client) == 9, seconds=30)
         wait_for(lambda: "metadata.jsonl" in caplog.text, seconds=30)
     said = " ".join(record.message for record in caplog.records)
-    assert "too deep" in said and "watches nothing" in said
+    assert "too deep" in said and "watches nothing" in said  # as they were raised above
 
 
 def test_neither_replies_nor_conditions_tell_where_folders_are(own_place: Place, model: TwoTower) -> None:

@@ -177,16 +177,6 @@ def test_preprocess_resizes_the_whole_image_and_scales(small) -> None:
     assert pixels[:, 30, 60].tolist() == pytest.approx([1.0, 0.0, -127 / 128])
 
 
-def test_training_views_follow_the_generator(small, make_photos) -> None:
-    photo = Image.open(make_photos(1)[0])
-    plain = small.preprocess(photo)
-    views = [small.read(photo, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
-    assert torch.equal(views[0], views[1])
-    assert not torch.equal(views[0], views[2])
-    assert not torch.equal(views[0], plain)
-    assert torch.equal(small.preprocess(photo), plain)
-
-
 @pytest.mark.parametrize(("size", "cells"), [(32, 1), (65, 9), (96, 9)])
 def test_the_grid_grows_with_the_image(size: int, cells: int) -> None:
     backbone = EfficientNetLite0(image_size=size, pretrained=False)

@@ -127,7 +127,7 @@ def test_training_views_follow_their_generator() -> None:
     views = [backbone.read(image, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
     assert torch.equal(views[0], views[1])
     assert not torch.equal(views[0], views[2])
-    assert views[0].shape == (3, 64, 64)
+    assert views[0].shape == (3, 64, 64) and not torch.equal(views[0], backbone.preprocess(image))
 
 
 def test_fine_tuning_leaves_the_statistics_alone() -> None:

@@ -40,7 +40,7 @@ def test_the_image_may_have_another_size(layout: str, fake_timm) -> None:
     assert make(layout, pretrained=False).fingerprint == f"timm {layout}:random:32x32:16"
 
 
-def test_the_whole_image_is_resized_and_normalised(fake_timm, make_photos) -> None:
+def test_the_whole_image_is_resized_and_normalised(fake_timm) -> None:
     backbone = make()
     image = np.zeros((30, 90, 3), dtype=np.uint8)
     image[:, 60:] = (255, 102, 0)
@@ -48,9 +48,6 @@ def test_the_whole_image_is_resized_and_normalised(fake_timm, make_photos) -> No
     assert pixels.shape == (3, 32, 32) and pixels.dtype == torch.float32
     assert pixels[:, 9, 0].tolist() == pytest.approx([-2.5, -1.6, -0.6])
     assert pixels[:, 9, -2].tolist() == pytest.approx([2.5, 0.0, -0.6], abs=1e-6)
-    photo = Image.open(make_photos(1)[0])
-    views = [backbone.read(photo, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
-    assert torch.equal(views[0], views[1]) and not torch.equal(views[0], views[2])
 
 
 def test_fine_tuning_checkpoints_as_the_library_does(fake_timm) -> None:

@@ -157,14 +157,6 @@ def test_another_image_size_keeps_the_whole_image(
     assert backbone.fingerprint.endswith(f":{size}x{size}:{count}")
 
 
-def test_training_views_follow_the_generator(vision_checkpoint, make_photos) -> None:
-    backbone = TransformersVision(model=vision_checkpoint("vit"))
-    photo = Image.open(make_photos(1)[0])
-    views = [backbone.read(photo, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
-    assert torch.equal(views[0], views[1])
-    assert not torch.equal(views[0], views[2])
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fine_tuning_reaches_every_trainable_parameter(family: str, vision_checkpoint) -> None:
     backbone = TransformersVision(model=vision_checkpoint(family), fine_tune=True)

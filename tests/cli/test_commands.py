@@ -115,9 +115,11 @@ def test_hubs_out_stand_beside_the_scores_as_they_are(trained: Path, invoke, res
 @pytest.mark.parametrize(
     ("split", "num_images", "num_texts"), [("train", 12, 20), ("val", 4, 8), ("all", 20, 24)]
 )  # captions that several images have are one text
-def test_evaluate_other_splits(split: str, num_images: int, num_texts: int, trained: Path, invoke) -> None:
-    result = invoke("evaluate", trained / "run" / "best", "--on", trained / "album", "--split", split)
-    assert f"- {num_images} images, {num_texts} texts\n" in result.stdout
+def test_evaluate_other_splits(split: str, num_images: int, num_texts: int, trained: Path, result_of) -> None:
+    words = ("evaluate", trained / "run" / "best", "--on", trained / "album")
+    report = result_of(*words, "--split", split)["report"]
+    protocol = report["protocol"]
+    assert (protocol["num_images"], protocol["num_texts"]) == (num_images, num_texts)
 
 
 @pytest.mark.medium

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -66,18 +65,6 @@ def test_a_check_confirms_what_is_complete(tmp_path: Path, works) -> None:
     assert names(findings, 12, 24, "8 / 2 / 2", 0, 8, 300, 12, "leakage: ") and names(
         verdict, "folder", album
     )
-
-
-@pytest.mark.medium
-def test_a_check_finds_an_image_in_two_splits(tmp_path: Path, invoke) -> None:
-    album = write_album(tmp_path / "album", 12)
-    shutil.copy(album / "00.png", album / "09.png")
-    result = invoke("data", "check", f"folder:{album}")
-    assert result.exit_code == 1
-    assert "WRONG  leakage: 1 " in result.stdout
-    assert "         00.png (train) = 09.png (test)" in result.stdout.splitlines()
-    quick = invoke("data", "check", album, "--quick")
-    assert quick.exit_code == 1 and "00.png (train) = 09.png (test)" in quick.stdout
 
 
 @pytest.mark.medium

@@ -193,9 +193,7 @@ def test_equal_pictures_in_two_splits_are_told(tmp_path, small):
     (root / "images" / "7.jpg").write_text("the picture 2.jpg")
     (root / "images" / "3.jpg").write_text("the picture 1.jpg")  # twice in training is no leakage
     (wrong,) = [finding for finding in check_data(f"flickr8k:{root}") if not finding.ok]
-    assert wrong.text.startswith(
-        "leakage: 1 pair(s) of images in two splits are the same: delete"
-    ) and wrong.cases == ("2.jpg (train) = 7.jpg (test)",)
+    assert names(wrong.text, "leakage: 1 ") and wrong.cases == ("2.jpg (train) = 7.jpg (test)",)
     assert texts(check_data(f"flickr8k:{root}", quick=True), "WRONG") == []
 
 

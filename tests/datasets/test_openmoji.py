@@ -171,7 +171,7 @@ def test_the_corpus_holds_what_could_be_drawn(tmp_path, fake_packages):
     assert corpus.image_ids == ("1F600",)
     assert corpus.image_paths[0].is_file()
     assert corpus.captions[:2] == ("grinning face", "big grin")
-    assert corpus.problems[0].startswith("skipped 1913 captioned image(s) without a file")
+    assert "1913" in corpus.problems[0]
 
 
 @pytest.mark.medium

@@ -82,7 +82,7 @@ def test_links_and_hidden_members_are_passed_over(tmp_path):
 
 def test_what_is_left_out_is_counted(tmp_path):
     path = shard(tmp_path / "s.tar", {"a.png": drawn(0), "a.txt": "x", "b.svg": "<svg/>", "b.txt": "y"})
-    assert open_corpus(path).problems[0].startswith("left out 1 SVG: vector graphics")
+    assert "1 SVG" in open_corpus(path).problems[0]
 
 
 def test_a_truncated_shard_keeps_what_is_whole(tmp_path):

