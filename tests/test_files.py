@@ -167,14 +167,7 @@ def content_of(folder: Path) -> dict[str, str]:
     return {str(path): (folder / path).read_text() for path in found if not path.parts[0].startswith(".")}
 
 
-OLD = {
-    "config": "old",
-    "curve": "old",
-    "mine": "old",
-    "text/more": "old",
-    "text/words": "old",
-    "weights": "old",
-}
+OLD = dict.fromkeys(("config", "curve", "mine", "text/more", "text/words", "weights"), "old")
 NEW = {"config": "new", "mine": "old", "text/words": "new", "weights": "new", "zebra": "new"}
 
 

@@ -192,9 +192,5 @@ def test_what_the_inner_backbone_needs_is_saved_with_the_model(tmp_path: Path) -
 
 def test_weights_are_called_as_in_models_saved_before() -> None:
     names = list(encoding(frames()).state_dict())
-    assert names == [
-        "backbone.backbone.weight",
-        "backbone.backbone.bias",
-        "projection.linear.weight",
-        "projection.linear.bias",
-    ]
+    layers = ("backbone.backbone", "projection.linear")
+    assert names == [f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")]

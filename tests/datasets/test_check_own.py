@@ -34,13 +34,8 @@ def write(root, *, splits=("train", "validation", "test"), count: int = 6):
     lines = []
     for number in range(count):
         scene(number).save(root / f"{number}.png")
-        lines.append(
-            {
-                "file_name": f"{number}.png",
-                "text": f"scene number {number}",
-                "split": splits[number % len(splits)],
-            }
-        )
+        line = {"file_name": f"{number}.png", "text": f"scene number {number}"}
+        lines.append({**line, "split": splits[number % len(splits)]})
     (root / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
     return root
 

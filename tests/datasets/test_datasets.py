@@ -99,9 +99,8 @@ def open_mine(root: Path, *, require_images: bool) -> Corpus:
     return build_corpus("mine", [Record("a.jpg", root / "a.jpg", ["a dog"])], require_images=require_images)
 
 
-MINE = Facts(
-    "mine", "my photographs", (Piece("image files", ("a.jpg",), "my camera", media=True),), (), "mine"
-)
+PIECE = Piece("image files", ("a.jpg",), "my camera", media=True)
+MINE = Facts("mine", "my photographs", (PIECE,), (), "mine")
 
 
 @pytest.fixture

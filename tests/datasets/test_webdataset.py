@@ -137,13 +137,8 @@ def items(path) -> dict[str, tuple[int, tuple[str, ...]]]:
 
 def test_a_field_begins_at_the_first_dot(tmp_path):
     """As in webdataset, car.1.png is the field "1.png" of "car", and neither its image nor another item."""
-    path = members(
-        tmp_path / "s.tar",
-        ("car.1.png", drawn(1)),
-        ("car.1.txt", b"one"),
-        ("car.PNG", drawn(0)),
-        ("car.txt", b"zero"),
-    )
+    written = (("car.1.png", drawn(1)), ("car.1.txt", b"one"), ("car.PNG", drawn(0)), ("car.txt", b"zero"))
+    path = members(tmp_path / "s.tar", *written)
     assert items(path) == {"s/car.PNG": (0, ("zero",))}
     (problem,) = open_corpus(path).problems
     assert problem.cases == (f"{path}: car.1.png", f"{path}: car.1.txt")

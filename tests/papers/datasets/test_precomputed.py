@@ -36,11 +36,7 @@ def test_one_row_an_image_or_one_a_caption(tmp_path, repeats, below):
     features = write_all(tmp_path / below, repeats)
     corpus = open_corpus(tmp_path)
     assert corpus.problems == () and corpus.name == tmp_path.name
-    assert {split: corpus.splits.count(split) for split in ("train", "validation", "test")} == {
-        "train": 6,
-        "validation": 3,
-        "test": 2,
-    }
+    assert [corpus.splits.count(split) for split in ("train", "validation", "test")] == [6, 3, 2]
     for split, name in (("train", "train"), ("validation", "dev"), ("test", "test")):
         part = corpus.split(split)
         assert part.captions == tuple(line for texts in five(name, len(part)) for line in texts)
