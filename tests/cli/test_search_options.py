@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.naming import names
+
 pytestmark = pytest.mark.medium
 
 
@@ -67,20 +69,14 @@ def test_output_for_programs(trained: Path, index: Path, invoke, refused) -> Non
         assert "--rerank" in refused("search", index, "a red sky", "--rerank", f"{trained},top={top}")
 
 
-def test_sentences_are_printed_and_not_their_file(trained: Path, tmp_path: Path, invoke, works) -> None:
-    (tmp_path / "captions.txt").write_text("a red sky\nblue above\n")
-    works("index", trained / "run" / "best", tmp_path / "captions.txt", "--out", tmp_path / "index")
-    photo = trained / "album" / "03.png"
-    lines = invoke("search", tmp_path / "index", photo, "--output", "paths").stdout.splitlines()
-    assert sorted(lines) == ["a red sky", "blue above"]
-    assert invoke("search", tmp_path / "index", photo, "-0").stdout.split("\0") == [*lines, ""]
-
-
-def test_captions_are_found_by_images(trained: Path, tmp_path: Path, invoke, works, refused) -> None:
-    text, out = tmp_path / "captions.txt", tmp_path / "sentences"
+def test_captions_are_found_by_images(trained: Path, tmp_path: Path, works, refused) -> None:
+    """Sentences are printed, and not their file."""
+    text, out, photo = tmp_path / "captions.txt", tmp_path / "sentences", trained / "album" / "03.png"
     text.write_text("a red sky above blue ground\nsomething green\n")
-    result = invoke("index", trained / "run" / "best", text, "--out", out)
-    assert result.stdout == f"{out}: 2 sentences (2 new, 0 unreadable)\n"
-    result = works("search", out, trained / "album" / "03.png", "-k", 1)
+    assert names(works("index", trained / "run" / "best", text, "--out", out).stdout, out, 2, 2, 0)
     assert "--html" in refused("search", out, "green", "--html", tmp_path / "x.html")
-    assert result.stdout.splitlines()[1].endswith(("  a red sky above blue ground", "  something green"))
+    lines = works("search", out, photo, "--output", "paths").stdout.splitlines()
+    assert sorted(lines) == ["a red sky above blue ground", "something green"]
+    assert works("search", out, photo, "-0").stdout.split("\0") == [*lines, ""]
+    _, hit = works("search", out, photo, "-k", 1).stdout.splitlines()
+    assert hit.endswith(f"  {lines[0]}")
