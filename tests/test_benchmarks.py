@@ -47,10 +47,10 @@ def test_times_grow_with_the_gallery(monkeypatch) -> None:
 @pytest.mark.medium
 def test_poolings_are_timed(monkeypatch) -> None:
     speed = script("pooling_speed", monkeypatch)
-    names = ["mean", "gpo", "pie_net", "lip", "k_max+mean"]
+    poolings = ["mean", "gpo", "pie_net", "lip", "k_max+mean"]
     assert {"lip", "k_max+mean"} < {*speed.POOLINGS}
-    speeds = speed.time_poolings(names, elements=3, width=8, batch=3, repeats=1)
-    assert [each.name for each in speeds] == names
+    speeds = speed.time_poolings(poolings, elements=3, width=8, batch=3, repeats=1)
+    assert [each.name for each in speeds] == poolings
     assert all(each.forward > 0 and each.training > 0 for each in speeds)
     assert names(refusal(OpenVSEError, speed.time_poolings, ["gpoo"]), "gpoo")
 
