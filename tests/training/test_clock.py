@@ -23,7 +23,4 @@ def test_time_goes_on_from_the_session_before(monkeypatch: pytest.MonkeyPatch) -
     assert not clock.checkpoint_is_due(4.0)
     assert clock.steps_per_s(17) == 0.5
 
-
-def test_a_clock_that_stands_still_yields_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.time, "monotonic", lambda: 1.0)
-    assert EpochClock(0.0, 0).steps_per_s(1) == pytest.approx(1e9)
+    assert EpochClock(0.0, 0).steps_per_s(1) == pytest.approx(1e9)  # it stands still

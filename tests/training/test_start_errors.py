@@ -122,7 +122,7 @@ def test_weights_that_exceed_the_memory(
         run_recipe(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     monkeypatch.setattr("openvse.conversion.weights.memory_of_machine", lambda: weights - 1)
-    with pytest.raises(ModelError, match="weights"):
+    with pytest.raises(ModelError):
         run_recipe(recipe, tmp_path / "run")
 
 
