@@ -144,11 +144,6 @@ def test_the_global_vector_is_the_state_that_was_asked_for(bert_checkpoint) -> N
     assert not text(bert_checkpoint).gives_pooled and encoder.gives_pooled
 
 
-def test_clip_has_no_mask_token(two_tower_checkpoint) -> None:
-    with pytest.raises(RecipeError, match="'drop'"):
-        text(two_tower_checkpoint("clip"), size_augmentation="bert_style")
-
-
 def test_dropped_words_leave_the_end_of_text(two_tower_checkpoint) -> None:
     torch.manual_seed(0)
     encoder = text(two_tower_checkpoint("clip"), size_augmentation="drop", augmentation_rate=0.9).train()
