@@ -43,7 +43,7 @@ def test_k_max_lies_between_max_and_mean() -> None:
 
 
 def test_models_without_coefficients_are_refused() -> None:
-    with pytest.raises(OpenVSEError, match="coefficients"):
+    with pytest.raises(OpenVSEError, match="Mean, Max"):
         analyze_coefficients(named(small_model("mean", "max")))
 
 

@@ -162,7 +162,7 @@ def test_an_archive_that_unpacks_to_more_than_it_holds_is_refused(tmp_path: Path
 
 def test_a_record_shorter_than_its_tensor_is_refused(tmp_path: Path) -> None:
     path = tiny.save({"model": torch.ones(1000)}, tmp_path / "model.pth")
-    with pytest.raises(CheckpointError, match="checkpoint"):
+    with pytest.raises(CheckpointError, match="repacked.pth"):
         read_checkpoint(repacked(path, zipfile.ZIP_STORED, lambda data: data[:16]))
 
 
@@ -182,7 +182,7 @@ def test_a_weight_that_is_not_finite_is_refused(
     checkpoint = tiny.vse_infinity()
     checkpoint["model"][side][name].view(-1)[-1] = value
     message = refusal(checkpoint, tmp_path, zipped=zipped)
-    assert "1 of the" in message and "NaN" in message and "take another checkpoint" in message
+    assert names(message, 1) and "NaN" in message
 
 
 @pytest.mark.medium

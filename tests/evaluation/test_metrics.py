@@ -13,6 +13,7 @@ from openvse.errors import DataError
 from openvse.evaluation.metrics import (
     bootstrap_replicates,
     chance_metrics,
+    grouped_intervals,
     mean_metrics,
     percentile_intervals,
     recall_at_k,
@@ -159,5 +160,27 @@ def test_intervals_of_folds_are_those_of_their_mean() -> None:
 
 def test_mean_of_folds() -> None:
     assert mean_metrics([{"rsum": 100.0}, {"rsum": 300.0}]) == {"rsum": 200.0}
-    with pytest.raises(DataError, match="nothing"):
+    with pytest.raises(DataError):
         mean_metrics([])
+
+
+@pytest.mark.medium
+def test_intervals_are_those_of_drawing_whole_groups() -> None:
+    generator = np.random.default_rng(0)
+    groups = np.repeat(np.arange(30), generator.integers(1, 6, 30))
+    columns = (generator.random((len(groups), 2)) < 0.4).astype(np.float64)
+    found = grouped_intervals(columns, ["a", "b"], groups + 7, resamples=4000, seed=1)
+    drawn = []
+    for _ in range(4000):  # group by group, with all its queries
+        rows = np.concatenate([np.flatnonzero(groups == n) for n in generator.integers(30, size=30)])
+        drawn.append(100 * columns[rows].mean(axis=0))
+    for number, name in enumerate("ab"):
+        assert found[name] == pytest.approx(np.percentile(np.array(drawn)[:, number], [2.5, 97.5]), abs=1.5)
+
+
+def test_queries_of_one_image_are_one_piece_of_evidence() -> None:
+    columns = np.repeat([[0.0], [1.0]], 50, axis=0).repeat(2, axis=0)
+    alone = grouped_intervals(columns, ["a"], np.arange(200), resamples=500, seed=0)["a"]
+    together = grouped_intervals(columns, ["a"], np.arange(200) // 20, resamples=500, seed=0)["a"]
+    assert together[1] - together[0] > 2 * (alone[1] - alone[0])
+    assert grouped_intervals(columns, ["a"], np.arange(200), resamples=0, seed=0) == {}

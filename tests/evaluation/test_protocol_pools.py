@@ -10,11 +10,7 @@ import pytest
 from openvse.corpus import Corpus, Record, build_corpus
 from openvse.evaluation.protocols import PROTOCOLS, protocols_of
 
-SAID = (
-    ("a", "a dog", "A dog", "a cat", "a dog", "two", "three"),
-    ("b", "a cat", "four"),
-    ("c", "a dog"),
-)
+SAID = (("a", "a dog", "A dog", "a cat", "a dog", "two", "three"), ("b", "a cat", "four"), ("c", "a dog"))
 
 
 @pytest.fixture

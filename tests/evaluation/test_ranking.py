@@ -165,11 +165,7 @@ def test_scores_that_are_no_numbers_are_refused(value: float, cell: tuple[int, i
 
 @pytest.mark.parametrize(
     ("images", "texts", "message"),
-    [
-        ([], [], "no image is relevant"),
-        ([0, 4], [0, 0], "4.*0.*3"),
-        ([0, 1], [0, -1], "-1.*0.*4"),
-    ],
+    [([], [], "no image is relevant"), ([0, 4], [0, 0], "4.*0.*3"), ([0, 1], [0, -1], "-1.*0.*4")],
 )
 def test_impossible_relevance_is_refused(images: list[int], texts: list[int], message: str) -> None:
     pairs = np.array(images, dtype=np.int64), np.array(texts, dtype=np.int64)

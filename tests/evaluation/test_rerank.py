@@ -122,7 +122,7 @@ def test_the_report_says_so() -> None:
 
 def test_other_items_are_refused() -> None:
     fewer = Member(STRONG.images[:4], STRONG.texts, SetMax())
-    with pytest.raises(DataError, match="4 images.*27 texts"):
+    with pytest.raises(DataError, match="4.*27.*9.*27"):
         run(Reranker(fewer, 3))
 
 
@@ -133,13 +133,7 @@ def test_a_similarity_of_blocks_only_cannot_rank_again() -> None:
 
 def test_the_first_results_are_those_of_the_new_order() -> None:
     report = evaluate_sets(
-        WEAK.images,
-        WEAK.texts,
-        RELEVANCE,
-        WEAK.similarity,
-        reranker=Reranker(STRONG, 4),
-        resamples=0,
-        keep=3,
+        WEAK.images, WEAK.texts, RELEVANCE, WEAK.similarity, reranker=Reranker(STRONG, 4), resamples=0, keep=3
     )
     assert report.outcomes is not None
     proposed, again = matrix(WEAK), matrix(STRONG)

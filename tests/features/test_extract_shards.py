@@ -95,5 +95,5 @@ def test_a_backbone_that_cannot_be_sent_is_refused(
     backbone: EfficientNetLite0, images: list[tuple[str, Path]], tmp_path: Path
 ) -> None:
     backbone.callback = lambda: None  # type: ignore[assignment]
-    with pytest.raises(OpenVSEError, match="processes"):
+    with pytest.raises(OpenVSEError):
         extract_features(backbone, images, tmp_path / "store", workers=Workers(2))

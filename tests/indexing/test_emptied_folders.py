@@ -84,7 +84,7 @@ def test_the_last_items_are_not_forgotten(model: ColourModel, home: Path, tmp_pa
     (home / "green.png").unlink()
     build_index(model, home, tmp_path / "index")
     shutil.rmtree(home / "nas")
-    with pytest.raises(IndexFormatError, match="remove the folder"):
+    with pytest.raises(IndexFormatError, match="my photos"):
         forget_folder(tmp_path / "index", home / "nas")
 
 

@@ -42,10 +42,7 @@ def test_the_backbone_is_a_part_with_options() -> None:
             r"^image\.encoder\.backbone: unknown backbone 'resnett'; did you mean 'resnet'",
         ),
         ({"backbone": BACKBONE | {"image_size": 8}}, r"^image\.encoder\.backbone: image_size is 8 pixels"),
-        (
-            {"backbone": BACKBONE | {"projection": "linear"}},
-            r"image\.encoder\.backbone\.projection",
-        ),
+        ({"backbone": BACKBONE | {"projection": "linear"}}, r"image\.encoder\.backbone\.projection"),
         ({"backbone": {"name": "precomputed", "feature_dim": 4}}, r"^image\.encoder: backbone must be"),
         ({"sampling": "first"}, r"image\.encoder\.sampling"),
     ],

@@ -21,13 +21,7 @@ from openvse.search.exact import ExactSearch
 from openvse.search.proposing import StoreSearch
 from openvse.search.query import EmbeddedQueries
 from openvse.stores import STORES, EngineAddress, StoreKind
-from openvse.stores.choice import (
-    public_url,
-    read_address,
-    secrets_in,
-    shown_url,
-    without_secrets,
-)
+from openvse.stores.choice import public_url, read_address, secrets_in, shown_url, without_secrets
 from openvse.stores.following import plan_engine, update_engine
 from openvse.stores.int8 import Int8Store
 from tests.failures import Failures

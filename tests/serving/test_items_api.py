@@ -216,7 +216,7 @@ def test_of_several_views_the_best_is_shown() -> None:
 
 
 def test_what_cannot_be_looked_at_is_told(model: TwoTower) -> None:
-    with pytest.raises(DataError, match="sentence"):
+    with pytest.raises(DataError):
         look(model, draw_photo(1), " ")
 
 

@@ -27,10 +27,7 @@ LORA: dict[str, Any] = {"fine_tune": True, "size_augmentation": "none", "lora": 
 
 
 def test_without_peft_the_command_that_installs_it_is_named(
-    corpus: Path,
-    bert: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    corpus: Path, bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fine_tuning, "find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=r"pip install"):

@@ -375,10 +375,7 @@ class TestRefusals:
 
     def test_a_run_that_another_process_writes(self, corpus: Path, tmp_path: Path) -> None:
         recipe = tiny_recipe(corpus, phases=[{"epochs": 1}])
-        with (
-            locked(tmp_path, "run", TrainingError),
-            pytest.raises(TrainingError, match=f"{os.getpid()}"),
-        ):
+        with locked(tmp_path, "run", TrainingError), pytest.raises(TrainingError, match=f"{os.getpid()}"):
             run_recipe(recipe, tmp_path)
         assert not (tmp_path / "recipe.yaml").exists()
         run_recipe(recipe, tmp_path)
