@@ -1,7 +1,5 @@
 """Answers side by side."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

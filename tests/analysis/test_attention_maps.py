@@ -1,7 +1,5 @@
 """Maps over images: attention of heads, cosines of views, pairs, and answers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Learned coefficients beside those of fixed poolings, and how results are written."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

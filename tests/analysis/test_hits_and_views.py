@@ -1,7 +1,5 @@
 """First hits, shares of views, captions of one image, and the joint space, against slow loops."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sweeps over recipes: what the words mean, resumable trainings, and figures."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Damage and tensors that claim too much are found before anything is copied."""
 
-from __future__ import annotations
-
 import re
 import zipfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Published dual encoders as model folders: pixels, embeddings and logits are those of ``transformers``."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

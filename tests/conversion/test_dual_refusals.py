@@ -1,7 +1,5 @@
 """What is no dual encoder, or a damaged one, is refused in one line, and nothing is left behind."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """OpenCLIP's own files: embeddings from its formulas, and its preprocessing by Pillow alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

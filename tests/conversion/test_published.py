@@ -1,7 +1,5 @@
 """Models by short name: from the hub's cache, converted once and as a whole, or one line that says what is missing."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Files of others are read, never run."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """What cannot be converted is refused in one line, and leaves nothing behind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

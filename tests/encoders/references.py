@@ -1,7 +1,5 @@
 """What tests of encoders compare with: a GRU step by step, stored states, and batches."""
 
-from __future__ import annotations
-
 import torch
 
 from openvse.encoders.transformers_text import TransformersText

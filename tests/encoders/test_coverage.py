@@ -1,7 +1,5 @@
 """What text encoders say of words that they do not know."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What every registered encoder promises, whatever it is made of."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

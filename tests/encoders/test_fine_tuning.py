@@ -1,7 +1,5 @@
 """Backbones that train as the papers train them: frozen first, then slowly, with BatchNorm standing still."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

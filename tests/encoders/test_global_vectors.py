@@ -1,7 +1,5 @@
 """The global vector beside the local features: off by default, and what PVSE says when it is on."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

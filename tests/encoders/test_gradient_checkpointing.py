@@ -1,7 +1,5 @@
 """Checkpointing changes what stays in memory between the two passes, and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The machinery that image encoders share, on a backbone small enough to read."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Captions in groups of similar length give the states of the whole batch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Word vectors of an installed package: an array and a table of its words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Role graphs: the published format, the rules on word classes, and captions that carry their graph."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging

@@ -1,7 +1,5 @@
 """Token states of a frozen text model: made once, given in place of token ids, and known by what made them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from functools import partial

@@ -1,7 +1,5 @@
 """The last blocks of a transformer train alone: the same gradients from token ids and from stored states."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

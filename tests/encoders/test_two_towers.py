@@ -1,7 +1,5 @@
 """The towers of CLIP and SigLIP, each on its own, from a whole checkpoint in the hub's format."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from PIL import Image

@@ -1,7 +1,5 @@
 """Text sides of the earlier systems: words without context, and a GRU that reads forwards only."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Embeddings as files: the same bytes whatever the interruptions, and nothing that is lost without a word."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Hubs taken out by a query bank, against loops written from the formula."""
 
-from __future__ import annotations
-
 import math
 import zipfile
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The curve from score to probability: known truths are found, and whatever the scores are, it keeps its rules."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

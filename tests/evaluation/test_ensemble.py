@@ -1,7 +1,5 @@
 """Averaged models against the mean of their full similarity matrices."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Arrays of embeddings give the report that a model with these embeddings gets."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Metrics of all relevant candidates: by definition, by trec_eval, and by a loop over every order."""
 
-from __future__ import annotations
-
 import math
 from itertools import permutations
 

@@ -1,7 +1,5 @@
 """The sentences that the published protocols count, beside the released code that defines them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Probabilities compared with what is relevant: bins, errors and precisions by hand, and the plot."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

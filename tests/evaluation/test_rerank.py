@@ -1,7 +1,5 @@
 """Ranking again, against sorting the whole matrix by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """A model leaves openvse as a folder, and comes back from it with the same embeddings."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

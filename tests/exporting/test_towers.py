@@ -1,7 +1,5 @@
 """The towers beside an index answer as the model does, are those of its model, and are written once."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Extraction: the right features under the right ids, bad pictures reported, stopped and continued."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Extraction by several processes: the same store, bit for bit, whoever is first and whatever is interrupted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

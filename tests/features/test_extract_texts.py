@@ -1,7 +1,5 @@
 """Token states of texts in a store: each text once, under a digest, whatever the order, stopped and continued."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Features that other tools made become a store: every format, whatever is wrong with it, and however it is stopped."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re

@@ -1,7 +1,5 @@
 """The files of a store: headers that numpy reads, a manifest that refuses what it cannot trust."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Reading a store, or one of several in a folder: what was written comes back, at the memory of the batch."""
 
-from __future__ import annotations
-
 import gc
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """Writing: refuses what does not fit, survives whatever stops it, continues as if nothing had been."""
 
-from __future__ import annotations
-
 import errno
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Fusions and the scores they give: against slow loops, whatever the tile, with and without dropout."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Clips that are cut into segments, each an item with its time."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A folder inside an indexed one that is gone or empty, as the place of a drive without it, keeps its items."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from pathlib import Path

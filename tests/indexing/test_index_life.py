@@ -1,7 +1,5 @@
 """What an index goes through: folders that come and go, files that move, older formats, readers beside a writer."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Indexing that is stopped goes on, and nothing is replaced unasked."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

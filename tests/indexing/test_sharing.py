@@ -1,7 +1,5 @@
 """Indexing that is shared by processes: the same items and embeddings, whoever embeds them and in which order."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Features of a store stand for the images that they were made of, as long as those are what they were."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

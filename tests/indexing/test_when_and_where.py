@@ -1,7 +1,5 @@
 """Dates, places and words of files in an index, and the conditions on them."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

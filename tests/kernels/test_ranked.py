@@ -1,7 +1,5 @@
 """The compiled sort and sum, and their gradients, equal those of PyTorch for sets of every size, mask and stride."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 

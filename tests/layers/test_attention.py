@@ -1,7 +1,5 @@
 """Attention between sets against the paper's equations, one number at a time."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

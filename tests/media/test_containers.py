@@ -1,7 +1,5 @@
 """Facts that a container keeps apart: behind the pixels, compressed, or in several parts."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

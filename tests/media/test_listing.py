@@ -1,7 +1,5 @@
 """What a folder holds, and what is left out of it, by kind."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

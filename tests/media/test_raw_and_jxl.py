@@ -1,7 +1,5 @@
 """HEIC, JPEG XL and raw files of cameras through their extras; AVIF through Pillow."""
 
-from __future__ import annotations
-
 import io
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A few frames of a clip: the right ones, upright, from every container; what is wrong with a file is said."""
 
-from __future__ import annotations
-
 import builtins
 import struct
 import sys

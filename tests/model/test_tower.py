@@ -1,7 +1,5 @@
 """A tower decides the length and the precision of embeddings, once."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

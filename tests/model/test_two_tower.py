@@ -1,7 +1,5 @@
 """A model in use: encoding, scoring, its folder and its fingerprint."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable

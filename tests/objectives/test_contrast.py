@@ -1,7 +1,5 @@
 """The ranking term against loops written from the formulas."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The loss of correspondence autoencoders against loops over the equations of the paper."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

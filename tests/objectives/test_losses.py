@@ -1,7 +1,5 @@
 """The losses for a loop of one's own give the numbers of the objective terms that recipes name."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """MV-VSE's terms against loops written from equations 8 to 15."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The loss of PCME++ against loops over pairs, items and dimensions."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """PVSE's terms against loops written from section 3.4."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Random negatives, and ranking terms with anchors on one side."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Legends fit their figure, however many names there are and however long they are."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 
 import pytest

@@ -1,7 +1,5 @@
 """Terms that a model's parts do not suit are refused when the objective is built, with the path and the reason."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

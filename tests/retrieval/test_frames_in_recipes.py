@@ -1,7 +1,5 @@
 """The encoder of clips in a recipe: its backbone is a part, whose faults are placed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

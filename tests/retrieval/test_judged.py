@@ -1,7 +1,5 @@
 """Crisscrossed Captions and ECCV Caption against loops over single queries, SciPy, and the authors' package."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An exported model in ONNX Runtime: what it embeds, and what it refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The curve as the model keeps it: formulas by hand, its file, and never one of another model."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Queries of several parts, pages of hits, and conditions on items."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Choosing an engine: what the index notes of it, what it must not note, and what is refused."""
 
-from __future__ import annotations
-
 import shutil
 import warnings
 from dataclasses import replace

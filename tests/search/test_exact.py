@@ -1,7 +1,5 @@
 """The exact search finds and orders what a slow loop does, whatever the model compares with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The query bank of an index, and the order of a search with it, against loops written from the formula."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

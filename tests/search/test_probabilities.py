@@ -1,7 +1,5 @@
 """Hits with probabilities, and the precision that a search may ask for."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

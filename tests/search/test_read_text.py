@@ -1,7 +1,5 @@
 """Text that is read in images: found by its words, kept and followed by the index, read in a second pass."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """Hits ranked again by a model that scores pairs of images and sentences."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace

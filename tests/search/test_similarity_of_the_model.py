@@ -1,7 +1,5 @@
 """An index of a real model is searched with the similarity that the model has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

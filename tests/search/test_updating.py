@@ -1,7 +1,5 @@
 """One function makes an index and brings it up to date, for the command, the watcher and Python."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Search in what an engine holds, without the index that filled it: as the index itself would be searched."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Words and looks together: what finds an item by its name or by what is said of it, and how the rankings join."""
 
 # ruff: noqa: RUF001
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """A small index of drawn images, tiny untrained models, and a server of them."""
 
-from __future__ import annotations
-
 import io
 import json
 import threading

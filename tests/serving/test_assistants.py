@@ -1,7 +1,5 @@
 """Tools for assistants, asked by the client of the protocol's own library; each server is a process of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import io

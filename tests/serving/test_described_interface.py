@@ -1,7 +1,5 @@
 """Requests that are made from the description of the interface: none makes the server fail, and its bounds hold."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

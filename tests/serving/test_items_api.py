@@ -1,7 +1,5 @@
 """Items over HTTP: what is known of them, their files and no others, and what the models say of them."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import sqlite3

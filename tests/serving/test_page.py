@@ -1,7 +1,5 @@
 """The page in a headless Chromium: every way through it, by keyboard too, in dark and light, and on a phone."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Who is let in, how much is taken, and what every reply carries."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """A server on a port: its end, updates of its index, and clients that do nothing."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Searches over HTTP: what comes back is what the engine finds."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A server that watches its folders: what is new is found, and embedded once; what cannot be looked at stays."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """HGR: levels of matching, graph reasoning and the whole model, against loops over the equations."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Order similarity against the definition, a coordinate at a time."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

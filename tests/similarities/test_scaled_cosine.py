@@ -1,7 +1,5 @@
 """The cosine with the scale and bias of a published dual encoder beside it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

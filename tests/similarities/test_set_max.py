@@ -1,7 +1,5 @@
 """Set-max against a loop over all pairs of embeddings."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

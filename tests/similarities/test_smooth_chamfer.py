@@ -1,7 +1,5 @@
 """Smooth-Chamfer similarity against a loop over the embeddings, and its bounds."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Recipes from files, names, bases and overrides."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Two models averaged: the ends are the models themselves, words of either are kept, and other parts are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a model folder says: the spec, where the model comes from, and nothing about the machine."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

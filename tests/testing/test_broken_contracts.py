@@ -1,7 +1,5 @@
 """The checks that plug-in authors run find what is broken, and say what it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

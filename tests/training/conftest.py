@@ -1,7 +1,5 @@
 """The tiny data set, a text model that knows its words, and dual encoders to start from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

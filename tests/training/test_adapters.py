@@ -1,7 +1,5 @@
 """Low-rank adapters: nothing changes at first, they alone train, and a saved model has them merged into its weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

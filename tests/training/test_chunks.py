@@ -1,7 +1,5 @@
 """A batch that is embedded in chunks has the gradient of the whole batch, and keeps the activations of one chunk."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

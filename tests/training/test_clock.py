@@ -1,7 +1,5 @@
 """The clock of an epoch; collapse, noticed once the loss has stayed at the value of a collapsed model."""
 
-from __future__ import annotations
-
 import pytest
 
 from openvse.retrieval.training import RetrievalTask

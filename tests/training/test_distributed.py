@@ -1,7 +1,5 @@
 """Two processes compute what one does on the whole batch, gradient included."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

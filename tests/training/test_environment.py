@@ -1,7 +1,5 @@
 """What a run records about the machine, its cost and its precision."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

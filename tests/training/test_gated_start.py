@@ -1,7 +1,5 @@
 """Runs with a gated pooling begin with the scores of their start, for CLIP, SigLIP and a model of openvse."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

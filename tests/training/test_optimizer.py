@@ -1,7 +1,5 @@
 """Parameter groups with their learning rates, frozen parts, and the mean of the weights against a slow loop."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

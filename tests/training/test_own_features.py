@@ -1,7 +1,5 @@
 """Training and evaluation on the features that a data set brings along; what a vocabulary is made of."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

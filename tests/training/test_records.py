@@ -1,7 +1,5 @@
 """What a run writes down, and its records: whole, half-written and missing."""
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

@@ -1,7 +1,5 @@
 """The learning rate: phases and warm-up, the plateau rule against PyTorch's, and what a phase says when it begins."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run from a model: what is taken, what begins anew, before and after, and a run that needs its start no more."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What goes wrong with a start is one line that says what to do, and leaves nothing half-made."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Runs that were killed, lost a file, or are started again: nothing is lost, repeated or replaced unasked."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What terms report reaches the log, at the pace of the log, and changes nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

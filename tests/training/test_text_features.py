@@ -1,7 +1,5 @@
 """A frozen text model reads each text of a run once; training and validation read its states from disk."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

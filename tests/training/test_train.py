@@ -1,7 +1,5 @@
 """Whole runs on a tiny data set: learning, logging, resuming, and refusing."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

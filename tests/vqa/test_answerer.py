@@ -1,7 +1,5 @@
 """A model that answers: what it depends on, what it can learn, its folder, and what it refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

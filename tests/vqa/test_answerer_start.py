@@ -1,7 +1,5 @@
 """An answerer that begins from another one, or from the towers of a model that compares images and sentences."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Whole runs of visual question answering on a tiny set: learning, resuming, and refusing."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

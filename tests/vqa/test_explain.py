@@ -1,7 +1,5 @@
 """What was weighed for an answer, and the page that shows it."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

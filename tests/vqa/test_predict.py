@@ -1,7 +1,5 @@
 """A question set through a model, and files of answers as VQA's evaluation server reads them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

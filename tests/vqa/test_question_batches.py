@@ -1,7 +1,5 @@
 """Batches of questions: images once, targets of the batch, shares of processes, and what cannot be read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Recipes of answering: which keys there are, what goes together, and what a recipe of the other task is told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
