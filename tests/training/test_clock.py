@@ -7,7 +7,7 @@ from openvse.training import collapse
 from openvse.training import trainer as module
 from openvse.training.collapse import EQUAL_ANSWERS, EQUAL_EMBEDDINGS, CollapseDetector
 from openvse.training.trainer import EpochClock
-from openvse.vqa.training import AnsweringTask
+from openvse_papers.vqa.training import AnsweringTask
 from tests.naming import names
 
 

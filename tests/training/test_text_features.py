@@ -21,8 +21,8 @@ from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
 from openvse.training.kind import LoadedRun, Request
-from openvse.vqa.answerer import Answerer
-from openvse.vqa.evaluate import compare_answerers, evaluate_answerer
+from openvse_papers.vqa.answerer import Answerer
+from openvse_papers.vqa.evaluate import compare_answerers, evaluate_answerer
 from tests.tiny import Recorder, Stop, read_metrics, tiny_tree
 from tests.tiny_questions import THINGS, answering_tree, write_tiny_questions
 
