@@ -42,13 +42,6 @@ def test_closed_forms() -> None:
     assert [metrics[f"i2t_{name}"] for name in ("medr", "meanr", "nmr")] == [3.5, 4.75, 0.035]
 
 
-def test_fewer_candidates_than_k_are_all_found() -> None:
-    relevance = Relevance(np.array([0, 1]), np.array([0, 1]), 2, 2)
-    metrics = retrieval_metrics(ranked(relevance, signal=-10.0))
-    assert metrics["i2t_r1"] == 0.0
-    assert metrics["i2t_r5"] == metrics["t2i_r10"] == 100.0
-
-
 def test_names_and_sum() -> None:
     ranks = ranked(CAPTIONS)
     metrics = retrieval_metrics(ranks)
@@ -81,14 +74,6 @@ def test_chance_is_hypergeometric(candidates: int, data: st.DataObject) -> None:
         k_here = min(k, candidates)
         misses = math.comb(candidates - relevant, k_here) / math.comb(candidates, k_here)
         assert chance[f"i2t_r{k}"] == pytest.approx(100 * (1 - misses))
-
-
-def test_a_model_that_guesses_scores_like_chance() -> None:
-    relevance = Relevance(np.arange(2000) // 5, np.arange(2000), 400, 2000)
-    guessed, chance = retrieval_metrics(ranked(relevance, signal=0.0)), chance_metrics(relevance)
-    assert guessed["rsum"] == pytest.approx(chance["rsum"], abs=3.0)
-    assert guessed["t2i_meanr"] == pytest.approx(chance["t2i_meanr"], rel=0.05)
-    assert guessed["i2t_meanr"] == pytest.approx(chance["i2t_meanr"], rel=0.1)
 
 
 def test_repeated_pairs_do_not_change_chance() -> None:

@@ -38,9 +38,8 @@ def test_known_p_values_of_the_sign_test() -> None:
     assert sign_test(np.zeros(10), np.r_[np.ones(9), -1.0]).p == pytest.approx(22 / 1024)
     assert sign_test(np.zeros(3), np.zeros(3)).p == 1.0
     many = sign_test(np.zeros(25_000), np.r_[np.ones(12_600), -np.ones(12_400)])
-    assert many.p == pytest.approx(
-        math.erfc(199 / math.sqrt(2 * 25_000)), rel=0.01
-    )  # the normal approximation
+    # The normal approximation.
+    assert many.p == pytest.approx(math.erfc(199 / math.sqrt(2 * 25_000)), rel=0.01)
 
 
 def test_the_sign_test_refuses_other_queries_and_nan() -> None:

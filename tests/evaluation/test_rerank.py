@@ -89,13 +89,6 @@ def test_all_proposals_of_a_model_are_that_model() -> None:
     assert again == pytest.approx(alone)
 
 
-@pytest.mark.medium
-def test_one_proposal_and_weight_nought_change_nothing() -> None:
-    plain = run(None).metrics
-    assert run(Reranker(STRONG, 1)).metrics == pytest.approx(plain)
-    assert run(Reranker(STRONG, 7, weight=0.0)).metrics == pytest.approx(plain)
-
-
 def test_ties_count_against_the_model() -> None:
     flat = torch.ones(1, 1, 8, dtype=torch.float64)
     indifferent = Member(embedded(flat.repeat(IMAGES, 1, 1)), embedded(flat.repeat(TEXTS, 1, 1)), SetMax())

@@ -201,7 +201,7 @@ def test_a_damaged_index_is_refused_in_one_line(
     tmp_path: Path, harm: Callable[[Path], None], message: str
 ) -> None:
     harm(write(tmp_path))
-    with pytest.raises(IndexFormatError, match=message) as error:
+    with pytest.raises(IndexFormatError, match=message or None) as error:
         Index.open(tmp_path)
     assert "openvse index" in str(error.value)
     assert "\n" not in str(error.value)

@@ -314,7 +314,7 @@ def test_first_frame_of_an_animation():
 def test_bad_files_name_path_and_kind(tmp_path, content, reason):
     path = tmp_path / "bad.jpg"
     path.write_bytes(content)
-    with pytest.raises(BadImageError, match=reason) as caught:
+    with pytest.raises(BadImageError, match=reason or None) as caught:
         read_image(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -176,7 +176,7 @@ def test_a_learned_temperature_gets_a_gradient() -> None:
 )
 def test_what_does_not_fit_is_refused_in_one_line(images, texts, positives, message: str) -> None:
     given = None if positives is None else torch.tensor(positives)
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError, match=message or None) as caught:
         losses.triplet()(torch.ones(images), torch.ones(texts), given)
     assert "\n" not in str(caught.value)
 
