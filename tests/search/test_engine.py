@@ -94,7 +94,7 @@ def test_a_query_by_itself(engine: SearchEngine, photos: Path) -> None:
         (hit,) = engine.search(image, top_k=1)
         assert hit.id == "green.png"
     with pytest.raises(BadImageError):
-        engine.search(photos / "nowhere.png")
+        engine.search(Query(image=photos / "nowhere.png"))
 
 
 def test_an_empty_query_does_not_cancel_the_others(

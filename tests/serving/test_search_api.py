@@ -103,7 +103,7 @@ def test_an_image_is_sent_once_and_named_afterwards(client: TestClient, engine: 
     with Image.open(io.BytesIO(client.get(f"/api/images/{again}").content)) as small:
         assert (small.format, small.size) == ("JPEG", (800, 533))
     two = client.post("/api/search/image", params={"image": name}, files={"image": png()})
-    assert two.status_code == 422 and "give one" in two.json()["error"]
+    assert two.status_code == 422 and "image" in two.json()["error"]
     assert client.post("/api/images", files={"image": b"no image"}).status_code == 422
 
 

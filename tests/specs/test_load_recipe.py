@@ -233,7 +233,7 @@ def test_an_unknown_row_names_the_rows_there_are(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="mine_mean.*mine_mean_small"):
         read_recipe(tmp_path / "mine_men")
     with pytest.raises(
-        RecipeError, match="coco_regions_bigru_gcn'.*'openvse list recipes vse_infinity/coco' lists"
+        RecipeError, match="coco_regions_bigru_gcn'.*'openvse list recipes vse_infinity/coco'"
     ):
         read_recipe("vse_infinity/coco_regions_bigru_gnc")
 
