@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from openvse.model.two_tower import TwoTower
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
-from openvse_papers.vqa.answerer import Answerer
+from openvse_papers.vqa.explain import ServedAnswerer
 from tests.failures import Failures
 from tests.naming import names
 from tests.serving.conftest import Place, Running, png
@@ -155,7 +155,11 @@ def test_what_is_wrong_with_an_address_is_told(client: TestClient) -> None:
 
 @pytest.mark.slow
 def test_no_request_makes_the_server_fail(
-    place: Place, model: TwoTower, second: TwoTower, answerer: Answerer, running: Callable[[Service], Running]
+    place: Place,
+    model: TwoTower,
+    second: TwoTower,
+    answerer: ServedAnswerer,
+    running: Callable[[Service], Running],
 ) -> None:
     served = Service(place.index, model, Settings(), reranker=second, answerer=answerer)
     statuses = attacked(running(served).url, EXAMPLES)

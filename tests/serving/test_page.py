@@ -16,7 +16,7 @@ from openvse.model.two_tower import TwoTower
 from openvse.scoring.calibration import Calibration, CalibrationData
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
-from openvse_papers.vqa.answerer import Answerer
+from openvse_papers.vqa.explain import ServedAnswerer
 from tests.serving.conftest import Place, Running
 
 CHROMIUM = next(
@@ -86,7 +86,7 @@ def url(
     place: Place,
     calibrated: TwoTower,
     second: TwoTower,
-    answerer: Answerer,
+    answerer: ServedAnswerer,
     running: Callable[[Service], Running],
 ) -> str:
     settings = Settings(rerank_top=10)

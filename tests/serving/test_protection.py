@@ -24,7 +24,7 @@ from openvse.serving.layers import Bounds, RequestMetrics
 from openvse.serving.server import listen
 from openvse.serving.service import Service
 from openvse.serving.settings import Limits, Settings
-from openvse_papers.vqa.answerer import Answerer
+from openvse_papers.vqa.explain import ServedAnswerer
 from tests.serving.conftest import Place, client_of, png, wait_for
 
 TOKEN = "a token of enough characters"
@@ -220,7 +220,7 @@ def test_uploads_beyond_the_places_wait(place: Place, model: TwoTower) -> None:
 
 
 @pytest.mark.medium
-def test_no_reply_says_where_files_are(own_place: Place, model: TwoTower, answerer: Answerer) -> None:
+def test_no_reply_says_where_files_are(own_place: Place, model: TwoTower, answerer: ServedAnswerer) -> None:
     """Neither an answer nor an error names a folder of the server, also where the metadata do."""
     photos = own_place.photos
     lines = [

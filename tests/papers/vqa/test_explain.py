@@ -84,13 +84,11 @@ def test_the_mode_does_not_matter_and_stays(make_photos: PhotoMaker, monkeypatch
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    ("questions", "message"), [([], ""), (["", " "], "")]
-)
-def test_empty_questions_are_refused(questions: list[str], message: str, make_photos: PhotoMaker) -> None:
+@pytest.mark.parametrize("questions", [[], ["", " "]])
+def test_empty_questions_are_refused(questions: list[str], make_photos: PhotoMaker) -> None:
     model, photo = build(), make_photos(1)[0]
     for ask in (model.ask, functools.partial(explain, model)):
-        with pytest.raises(DataError, match=message or None):
+        with pytest.raises(DataError):
             ask(photo, questions)
 
 

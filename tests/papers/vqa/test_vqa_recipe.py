@@ -34,11 +34,11 @@ def test_a_wrong_recipe_names_its_place() -> None:
         ({"objective": {"ranking": "contrast"}}, "objective"),
         ({"image": None}, "image.*fusion"),
         ({"fusion": None}, "image.*fusion"),
+        ({"training": {"phases": [{"epochs": 1, "objective": {"ranking.miner": "all"}}]}}, "objective"),
         (
-            {"training": {"phases": [{"epochs": 1, "objective": {"ranking.miner": "all"}}]}},
-            "objective",
+            {"training": {"phases": [{"epochs": 1}], "plateau": {"patience": 1}}},
+            "training.plateau.metric.*accuracy",
         ),
-        ({"training": {"phases": [{"epochs": 1}], "plateau": {"patience": 1}}}, "training.plateau.metric.*accuracy"),
     ]:
         with failures.of(change, message):
             with pytest.raises(RecipeError, match=message) as caught:
