@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from openvse_papers.hgr.role_graph import read_role_graphs
 from PIL import Image
 
 from openvse.datasets import open_corpus
@@ -32,6 +31,7 @@ from openvse.features.importing import import_features
 from openvse.files import parse_json, read_json
 from openvse.media.images import read_image
 from openvse.specs.load import parse_override, read_recipe
+from openvse_papers.hgr import read_role_graphs
 from openvse_papers.released import read_vocabulary
 from tests.naming import names, refusal
 
@@ -160,7 +160,7 @@ def test_json_is_bounded_in_size(tmp_path):
 
 
 def test_role_graphs_are_not_unpacked_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("openvse_papers.hgr.role_graph._MAX_BYTES", 1 << 16)
+    monkeypatch.setattr("openvse_papers.hgr._MAX_BYTES", 1 << 16)
     (tmp_path / "graphs.json.gz").write_bytes(gzip.compress(b" " * (1 << 22) + b"{}"))
     refusal(DataError, read_role_graphs, tmp_path / "graphs.json.gz")
 

@@ -1,7 +1,5 @@
 """``studies/caption_questions.py`` makes questions of captions that openvse reads as a question set."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Training from images sees random views of them, whatever the task; stored features and validation see none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

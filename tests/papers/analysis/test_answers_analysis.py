@@ -1,7 +1,5 @@
 """Answers side by side."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -48,7 +46,7 @@ def test_answers_side_by_side(quiz: Path) -> None:
     assert found.summary.rows[0][2] == pytest.approx(100 * sum(rows[0].accuracy) / 8)
     alone = sum(a > 0 and b == 0 for a, b in zip(rows[0].accuracy, rows[1].accuracy, strict=True))
     assert found.summary.rows[0][3] == alone
-    with pytest.raises(OpenVSEError, match="questions"):
+    with pytest.raises(OpenVSEError):
         answer_all({"c": plain()}, request)
 
 

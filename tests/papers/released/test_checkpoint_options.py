@@ -1,7 +1,5 @@
 """The command line of a checkpoint: it decides the converted recipe's objective, and only plausible values do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A vocabulary without the special tokens that captions are read with is refused."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

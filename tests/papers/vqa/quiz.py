@@ -1,7 +1,5 @@
 """Small sets of questions for the tests of scores and baselines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -115,7 +115,7 @@ def test_the_page_and_the_file(tmp_path):
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(DataError, match="1 predictions.*4 questions"):
+    with pytest.raises(DataError, match="quiz.*1.*4"):
         evaluate_answers(SETS, ["yes"])
     with pytest.raises(DataError, match="quiz"):
         evaluate_answers(quiz(("a", "who?", [])), ["me"])

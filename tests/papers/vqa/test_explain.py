@@ -1,7 +1,5 @@
 """What was weighed for an answer, and the page that shows it."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re
@@ -85,13 +83,11 @@ def test_the_mode_does_not_matter_and_stays(make_photos: PhotoMaker, monkeypatch
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    ("questions", "message"), [([], "there is no question"), (["", " "], "every question is empty")]
-)
-def test_empty_questions_are_refused(questions: list[str], message: str, make_photos: PhotoMaker) -> None:
+@pytest.mark.parametrize("questions", [[], ["", " "]])
+def test_empty_questions_are_refused(questions: list[str], make_photos: PhotoMaker) -> None:
     model, photo = build(), make_photos(1)[0]
     for ask in (model.ask, functools.partial(explain, model)):
-        with pytest.raises(DataError, match=message):
+        with pytest.raises(DataError):
             ask(photo, questions)
 
 
