@@ -40,7 +40,7 @@ def test_a_wrong_recipe_names_its_place() -> None:
             {"training": {"phases": [{"epochs": 1, "objective": {"ranking.miner": "all"}}]}},
             "has none but cross-entropy",
         ),
-        ({"training": {"phases": [{"epochs": 1}], "plateau": {"patience": 1}}}, "set metric: accuracy"),
+        ({"training": {"phases": [{"epochs": 1}], "plateau": {"patience": 1}}}, "plateau.metric"),
     ]:
         with failures.of(change, message):
             with pytest.raises(RecipeError, match=message) as caught:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from openvse.errors import nearest
 from openvse.specs import RunRecipe
 from openvse.specs.model import Part, Strict, TwoTowerSpec
 from openvse.specs.recipe import TrainingSpec
@@ -67,8 +68,17 @@ class RetrievalRecipe(TwoTowerSpec, RunRecipe):
     @field_validator("training")
     @classmethod
     def _own_metrics(cls, value: TrainingSpec) -> TrainingSpec:
-        if value.plateau is not None and value.plateau.metric == "accuracy":
-            raise ValueError(
-                "plateau.metric is accuracy, which retrieval does not have: set rsum or a recall"
-            )
+        given = {"plateau.metric": value.plateau and value.plateau.metric, "select_by": value.select_by}
+        for key, metric in given.items():
+            if metric in (None, "rsum"):
+                continue
+            from openvse.evaluation.metrics import (
+                choosing_metrics,
+            )  # it takes longer to import than all of this file
+
+            if metric not in (names := choosing_metrics()):
+                raise ValueError(
+                    f"{key} is {metric}{nearest(metric, names)}: set the metric of a validation, one of "
+                    f"{', '.join(names)}"
+                )
         return value
