@@ -20,8 +20,8 @@ PACKAGE = Path(__file__).parent.parent / "src" / "openvse"
 # and the training half uses both.
 STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (0, frozenset({"errors", "types", "kernels"})),
-    (0, frozenset({"halves", "lazy"})),
-    (0, frozenset({"functional", "registry", "files", "media", "specs"})),
+    (0, frozenset({"halves", "lazy", "registry"})),
+    (0, frozenset({"functional", "files", "media", "specs"})),
     (0, frozenset({"layers", "output", "pipeline", "scoring", "tokenization"})),
     (1, frozenset({"backbones", "runtime"})),
     (1, frozenset({"encoders", "aggregators", "objectives"})),
