@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from openvse.datasets.registry import DataSet
 from openvse.evaluation import Metric
 from openvse.media.formats import ImageFormat
 from openvse.registry import Registry
@@ -275,7 +276,8 @@ def test_parts_are_where_their_names_say() -> None:
             part = registry.get(name)
             if isinstance(part, ImageFormat | Metric):  # which are values, and no code
                 continue
-            made_by = part = part.store if isinstance(part, StoreKind) else part
+            part = part.store if isinstance(part, StoreKind) else part
+            made_by = part = part.opens if isinstance(part, DataSet) else part
             place = set(made_by.__module__.split("."))
             named = not inspect.isclass(part) or part.__name__.lower() in names_of_class(name, registry.kind)
             if not named or not place & {name, *SHARED_MODULES}:
