@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import openvse
-from openvse.analysis.sweep import check_metrics
 from openvse.errors import OpenVSEError, RecipeError
 from openvse.evaluation import METRICS
 from openvse.evaluation.metrics import metric_names
 from openvse.registry import load_plugin
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
+from openvse_papers.analysis.sweep import check_metrics
 from tests.tiny import read_metrics, tiny_tree, write_tiny_corpus
 
 PLUGIN = """
