@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from openvse.indexing.embedding import StoredImages
     from openvse.runtime.beside import Towers, WantedTowers
     from openvse.runtime.model import WholeModel
+    from openvse.search.catalogue import Catalogue
     from openvse.search.exact import ItemComparison
     from openvse.search.hits import Answer
     from openvse.search.query import Page, Query
+    from openvse.stores import EngineAddress
 
 
 @runtime_checkable
@@ -30,6 +32,15 @@ class RanksAgain(Protocol):
     ) -> list[Answer]:
         """Return pages of the new order. The answers are to the pages that ``first`` returns."""
         ...
+
+
+@runtime_checkable
+class MakesCatalogue(Protocol):
+    """A function that opens a store of a model's fingerprint as the catalogue of a search."""
+
+    def __call__(
+        self, address: EngineAddress, compare: ItemComparison, fingerprint: str, *, images: Path | None = ...
+    ) -> Catalogue: ...
 
 
 @runtime_checkable
@@ -101,5 +112,11 @@ SENTENCES: Provided[Callable[[str], list[str]]] = Provided("sentences")
 STORED_FEATURES: Provided[Callable[[WholeModel, str, Path | None], StoredImages | None]]
 STORED_FEATURES = Provided("stored_features")
 """Returns the stored features that replace images, of a model, its place, and a store if one is named."""
+
+STORE_ADDRESS: Provided[Callable[[str], EngineAddress]] = Provided("store_address", needs_torch=False)
+"""Reads the URL of a store that is searched without the folder of its index."""
+
+STORE_CATALOGUE: Provided[MakesCatalogue] = Provided("store_catalogue", needs_torch=False)
+"""Opens such a store."""
 
 TOWERS: Provided[WritesTowers] = Provided("towers")
