@@ -46,7 +46,7 @@ def test_reports_and_tables_have_it() -> None:
     low, high = report.intervals["i2t_r2"]
     assert low <= 75.0 <= high and "i2t_lowest" not in report.intervals
     shown = report.to_markdown()
-    assert "| i2t R@1 | i2t R@5 | i2t R@10 | i2t R@2 |" in shown and "| nMR | Lowest |" in shown
+    assert "| i2t R@1 | i2t R@5 | i2t R@10 | i2t R@2 |" in shown and "| i2t Lowest | t2i Lowest |" in shown
     assert {"t2i_r2"} == {*metric_names()} & {"t2i_r2", "t2i_lowest", "t2i_medr"}
     assert {"t2i_r2", "t2i_lowest"} < {*metric_names(1)}
 

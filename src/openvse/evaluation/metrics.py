@@ -126,12 +126,9 @@ def known_metrics() -> dict[str, Metric]:
 
 def metric_names(detail: int = 0) -> list[str]:
     """Return the metrics of both directions up to a level of detail, RSUM first, and those with more detail last."""
-    groups: dict[tuple[int, bool], list[str]] = {}
-    for name, metric in known_metrics().items():
-        if metric.detail <= detail:
-            groups.setdefault((metric.detail, metric.reads_places), []).append(name)
-    ordered = [group for _, group in sorted(groups.items())]
-    return ["rsum", *(f"{side}_{name}" for group in ordered for side in SIDES for name in group)]
+    known = [(name, each) for name, each in known_metrics().items() if each.detail <= detail]
+    found = [(each.detail, each.reads_places, side, name) for side in SIDES for name, each in known]
+    return ["rsum", *(f"{side}_{name}" for *_, side, name in sorted(found, key=lambda each: each[:3]))]
 
 
 def metric_of(name: str) -> Metric | None:

@@ -15,7 +15,6 @@ from openvse.evaluation.metrics import (
     SIDES,
     Metrics,
     Replicates,
-    known_metrics,
     metric_names,
     metric_of,
     pool_of,
@@ -131,7 +130,7 @@ class Report(Document):
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
             self.sentence(),
             measured_table("", names, self.metrics, self.intervals, self.beside()).to_markdown(),
-            self._rank_table().to_markdown(),
+            Table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], [*self._rank_rows()]).to_markdown(),
             *self._several(),
             "\n".join(f"- {line}" for line in self.protocol_lines()),
             self.reliability.to_markdown() if self.reliability else "",
@@ -163,25 +162,16 @@ class Report(Document):
         again = {} if self.hubs_out is None else {"hubs out": self.hubs_out.metrics}
         return {**again, **self.published, **({"chance": self.chance} if self.chance else {})}
 
-    def _rank_table(self) -> Table:
-        """Return the table of ranks, and of the metrics of plug-ins that have more detail than every table."""
-        more = [name for name, each in known_metrics().items() if each.detail and not each.reads_places]
-        own = [
-            name for name in more if name not in ("medr", "meanr", "nmr") and f"i2t_{name}" in self.metrics
-        ]
-        rows = []
+    def _rank_rows(self) -> Iterator[list[str]]:
         for side, title in zip(SIDES, ("image to text", "text to image"), strict=True):
             medr, meanr, nmr = (self.metrics[f"{side}_{name}"] for name in ("medr", "meanr", "nmr"))
             chance = f"{self.chance[f'{side}_meanr']:.1f}" if self.chance else ""
-            others = [f"{self.metrics[f'{side}_{name}']:.4g}" for name in own]
-            rows.append([title, f"{medr:g}", f"{meanr:.1f}", chance, f"{nmr:.4f}", *others])
-        titles = [known_metrics()[name].title for name in own]
-        return Table(["", "MedR", "MeanR", "MeanR by chance", "nMR", *titles], rows)
+            yield [title, f"{medr:g}", f"{meanr:.1f}", chance, f"{nmr:.4f}"]
 
     def _several(self) -> Iterator[str]:
-        """Yield the table of the metrics of all relevant candidates, if they were computed."""
-        every = (name for name in metric_names(1) if (metric := metric_of(name)) and metric.reads_places)
-        if names := [name for name in every if name in self.metrics]:
+        """Yield the table of the metrics of all relevant candidates, if there are any, and of others in no table."""
+        shown = {*metric_names(), *(f"{side}_{name}" for side in SIDES for name in ("medr", "meanr", "nmr"))}
+        if names := [name for name in metric_names(2) if name in self.metrics and name not in shown]:
             beside = {"chance": self.chance}
             title = "all relevant items"
             yield measured_table(title, names, self.metrics, self.intervals, beside).to_markdown()

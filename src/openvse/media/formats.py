@@ -44,6 +44,7 @@ class ImageFormat:
         suffixes: the endings of its files, between blanks.
         pillow: Pillow's name of it, if Pillow opens it.
         begins: whether a file is one, by its first bytes. None where only its name can tell.
+        media_type: under which browsers show it, or "" if not all do.
         opens: opens a file. It raises any error for a damaged one, and decodes nothing unless it has ``size``.
         size: width and height, read from the content before ``opens`` decodes it.
         package: the module that decodes it, if Pillow alone does not.
@@ -51,13 +52,13 @@ class ImageFormat:
         work: the number of pixels of a plain image that take as long to decode as one of its pixels.
         facts: what a file holds, if Pillow cannot tell without decoding. None takes what Pillow has opened.
         unread: why the facts of a file are not read, and what to do, or "".
-        media_type: under which browsers show it, or "" if not all do.
     """
 
     title: str
     suffixes: str
     pillow: str = ""
     begins: Callable[[bytes], object] | None = None
+    media_type: str = ""
     opens: Callable[[Path | io.BytesIO], Image.Image] | None = None
     size: Callable[[bytes], tuple[int, int]] | None = None
     package: str = ""
@@ -65,7 +66,6 @@ class ImageFormat:
     work: float = 1.0
     facts: Callable[[Path], HeldFacts | None] | None = None
     unread: Callable[[Path], str] | None = None
-    media_type: str = ""
 
     @property
     def is_read(self) -> bool:
@@ -161,28 +161,19 @@ RAW = ImageFormat(
 )
 # Pillow would hand an EPS file to Ghostscript and reads many rare formats: untrusted files are offered only to
 # the decoders of common formats.
+_AVIF = "AVIF needs Pillow 11.3 or newer: pip install --upgrade pillow"
 OF_PILLOW = (
     ImageFormat(
-        "JPEG",
-        "jpg jpeg jpe jfif jfi jif mpo pjp pjpeg",
-        "JPEG",
-        _like(rb"\xff\xd8\xff"),
-        media_type="image/jpeg",
+        "JPEG", "jpg jpeg jpe jfif jfi jif mpo pjp pjpeg", "JPEG", _like(rb"\xff\xd8\xff"), "image/jpeg"
     ),
-    ImageFormat("PNG", "png apng", "PNG", _like(rb"\x89PNG\r\n"), media_type="image/png"),
-    ImageFormat("GIF", "gif", "GIF", _like(rb"GIF8[79]a"), media_type="image/gif"),
-    ImageFormat("BMP", "bmp", "BMP", _like(rb"BM....\0\0\0\0"), media_type="image/bmp"),
+    ImageFormat("PNG", "png apng", "PNG", _like(rb"\x89PNG\r\n"), "image/png"),
+    ImageFormat("GIF", "gif", "GIF", _like(rb"GIF8[79]a"), "image/gif"),
+    ImageFormat("BMP", "bmp", "BMP", _like(rb"BM....\0\0\0\0"), "image/bmp"),
     ImageFormat("PPM", "ppm pbm pgm pnm", "PPM"),
     ImageFormat("TIFF", "tif tiff", "TIFF", _like(rb"II\*\0|MM\0\*")),
-    ImageFormat("WebP", "webp", "WEBP", _like(rb"RIFF....WEBP"), media_type="image/webp"),
+    ImageFormat("WebP", "webp", "WEBP", _like(rb"RIFF....WEBP"), "image/webp"),
     ImageFormat(
-        "AVIF",
-        "avif avifs",
-        "AVIF",
-        _like(rb"....ftyp.{0,52}avif"),
-        remedy="AVIF needs Pillow 11.3 or newer: pip install --upgrade pillow",
-        work=1.5,
-        media_type="image/avif",
+        "AVIF", "avif avifs", "AVIF", _like(rb"....ftyp.{0,52}avif"), "image/avif", remedy=_AVIF, work=1.5
     ),
     ImageFormat("JPEG 2000", "jp2 j2c j2k jpc jpf jpx", "JPEG2000", _like(rb"\0\0\0\x0cjP  "), work=4.0),
 )

@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 PIXELS_VARIABLE = "OPENVSE_MAX_PIXELS"
 """The environment variable with the largest number of pixels of an image, also for processes that this one starts."""
 
-VECTOR = "vector graphics are not read, export PNG"
-PDF = "documents are not read, export the pages as PNG"
-LAYERS = "files with layers are not read, export PNG"
-RARE = "rare formats of images are not read, convert to PNG or JPEG"
-RARE_VIDEO = "rare formats of videos are not read, convert to MP4"
-
 _VIDEO = re.compile(
     r"[^.].*\.(3g[2p]|asf|avi|divx|f4v|flv|insv|lrv|m[124]v|mk3d|mkv|mov|mp4|mpe|mpe?g|mts|m2ts?|og[mv]|qt|tod|ts|vob|"
     r"webm|wmv)",
@@ -37,23 +31,29 @@ IMAGE_FORMATS: Registry[Image.Image] = Registry(
 )
 """The formats of images by each of their suffixes: ``IMAGE_FORMATS.add("qoi", QOI)`` adds one."""
 
+_VECTOR = "vector graphics are not read, export PNG"
+_LAYERS = "files with layers are not read, export PNG"
+_RARE = "rare formats of images are not read, convert to PNG or JPEG"
 # Other files that people take for images or clips: the kind, the suffixes, and what to do.
 _FOREIGN = {
-    "SVG": ("svg svgz", VECTOR),
-    "EPS": ("eps ps ai", VECTOR),
-    "of a vector format": ("cdr emf odg wmf", VECTOR),
-    "PDF": ("pdf", PDF),
-    "PSD": ("psd psb", LAYERS),
-    "of a layered format": ("afphoto kra ora pdn xcf", LAYERS),
-    "JPEG XR": ("jxr hdp wdp", RARE),
-    "TGA": ("tga vda icb vst", RARE),
-    "ICO": ("ico cur icns", RARE),
+    "SVG": ("svg svgz", _VECTOR),
+    "EPS": ("eps ps ai", _VECTOR),
+    "of a vector format": ("cdr emf odg wmf", _VECTOR),
+    "PDF": ("pdf", "documents are not read, export the pages as PNG"),
+    "PSD": ("psd psb", _LAYERS),
+    "of a layered format": ("afphoto kra ora pdn xcf", _LAYERS),
+    "JPEG XR": ("jxr hdp wdp", _RARE),
+    "TGA": ("tga vda icb vst", _RARE),
+    "ICO": ("ico cur icns", _RARE),
     "of a rare image format": (
         "bpg dcm dds dib djv djvu exr fits flif hdr jls jng mng pcx pfm pict qoi ras sgi wbmp xbm xpm",
-        RARE,
+        _RARE,
     ),
     "of a motion photo": ("mp mp~2 mp~3 mv", "clips of motion photos are not read, rename to MP4"),
-    "of a rare video format": ("amv braw dv mxf r3d rm rmvb wtv", RARE_VIDEO),
+    "of a rare video format": (
+        "amv braw dv mxf r3d rm rmvb wtv",
+        "rare formats of videos are not read, convert to MP4",
+    ),
 }
 _KIND_OF = {suffix: kind for kind, (suffixes, _) in _FOREIGN.items() for suffix in suffixes.split()}
 _ODD = frozenset({"Cc", "Cs", "Zl", "Zp"})  # control characters, undecodable bytes, line separators

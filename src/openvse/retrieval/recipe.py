@@ -68,17 +68,13 @@ class RetrievalRecipe(TwoTowerSpec, RunRecipe):
     @field_validator("training")
     @classmethod
     def _own_metrics(cls, value: TrainingSpec) -> TrainingSpec:
-        given = {"plateau.metric": value.plateau and value.plateau.metric, "select_by": value.select_by}
-        for key, metric in given.items():
+        plateau = value.plateau.metric if value.plateau else None
+        for key, metric in (("plateau.metric", plateau), ("select_by", value.select_by)):
             if metric in (None, "rsum"):
                 continue
-            from openvse.evaluation.metrics import (
-                choosing_metrics,
-            )  # it takes longer to import than all of this file
+            from openvse.evaluation.metrics import choosing_metrics  # which imports PyTorch
 
             if metric not in (names := choosing_metrics()):
-                raise ValueError(
-                    f"{key} is {metric}{nearest(metric, names)}: set the metric of a validation, one of "
-                    f"{', '.join(names)}"
-                )
+                near = nearest(str(metric), names)
+                raise ValueError(f"{key} is {metric}{near}: set a metric of validation, {', '.join(names)}")
         return value

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from openvse.media.containers import held_in
 from openvse.media.formats import ImageFormat
 from openvse.media.images import read_image
 from openvse.media.names import format_of
-from openvse.specs.load import list_recipes
+from openvse.specs.load import dump_yaml, list_recipes
 from openvse.tasks.front import registries
 from openvse.tasks.recipes import load_recipe
 from openvse.testing.contract import BrokenContractError, require
@@ -41,33 +41,26 @@ def _values(metric: Metric) -> None:
 
     def of(ranks: np.ndarray) -> np.ndarray:
         untied, places = np.zeros(len(queries), dtype=bool), Places(queries, ranks, _SIZE)
-        return np.asarray(
-            metric.of(QueryRanks(queries, ranks, untied, len(queries), _SIZE, places)), np.float64
-        )
+        asked = QueryRanks(queries, ranks, untied, len(queries), _SIZE, places)
+        return np.asarray(metric.of(asked), np.float64)
 
     values, turned = of(_PLACES), of(_PLACES[::-1])
-    require(
-        values.shape in ((), _PLACES.shape),
-        f"{len(queries)} queries have {values.shape} values, not one each",
-    )
+    require(values.shape in ((), _PLACES.shape), f"{len(queries)} queries have {values.shape}, not one each")
     require(bool(np.isfinite(values).all()), "a value is not finite")
     require(np.allclose(turned, values[::-1] if values.ndim else values), "the order of the queries matters")
 
 
 def _level_by_chance(metric: Metric) -> None:
     expected = np.zeros(3) if metric.chance is None else metric.chance(np.array([1, 2, 5]), _SIZE)
-    require(
-        np.shape(expected) == (3,) and bool(np.isfinite(expected).all()), "chance is no number for each query"
-    )
+    is_known = np.shape(expected) == (3,) and bool(np.isfinite(expected).all())
+    require(is_known, "chance is no number for each query")
 
 
 def _names(sample: FormatSample) -> None:
     known, file = sample
     require(known.is_read, f"its package is missing: {known.remedy}")
     for name in (file.name, *(f"a.{suffix}" for suffix in known.suffixes.split())):
-        require(
-            format_of(name) is known, f"{name} is not of this format: register it under each of its suffixes"
-        )
+        require(format_of(name) is known, f"{name} is not of this format: register each of its suffixes")
 
 
 def _content(sample: FormatSample) -> None:
@@ -108,22 +101,15 @@ def _helps(name: str) -> None:
 
 def _parts_exist(folder: Path | ModuleType) -> None:
     root = folder if isinstance(folder, Path) else Path(folder.__path__[0])
+    known = {name for registry in registries() for name in registry}
     for name in (name for file in sorted(root.rglob("[!_]*.yaml")) for name in list_recipes(str(file))):
         try:
-            recipe = load_recipe(name)
+            tree = load_recipe(name).to_dict()
         except OpenVSEError as error:
             raise BrokenContractError(f"{name} cannot be read: {error}") from error
-        missing = {*_named(recipe.to_dict(), "")} - {each for registry in registries() for each in registry}
+        written = dump_yaml({key: tree.get(key) for key in ("image", "text", "similarity", "objective")})
+        missing = {*re.findall(r"name: (\w+)$", written, re.MULTILINE)} - known
         require(not missing, f"{name} names parts that do not exist: {', '.join(sorted(missing))}")
-
-
-def _named(tree: Any, key: str) -> Iterator[str]:
-    """Yield the names of the parts of a recipe."""
-    if isinstance(tree, dict):
-        if key not in ("", "optimizer", "start") and isinstance(name := tree.get("name"), str):
-            yield name
-        for below, value in tree.items():
-            yield from _named(value, below)
 
 
 ENTRY_PROMISES = {
