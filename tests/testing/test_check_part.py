@@ -19,6 +19,7 @@ from openvse.media.formats import ImageFormat
 from openvse.tasks import TASKS
 from openvse.testing import BrokenContractError, check_part
 from openvse.training.kind import TaskKind
+from tests.cli.album import write_album
 from tests.failures import Failures
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -115,3 +116,11 @@ def test_broken_promises_are_named(tmp_path: Path) -> None:
     assert not failures, failures
     with pytest.raises(RecipeError, match="'room'.*image format"):
         check_part("room", "kitchen")
+    with pytest.raises(RecipeError, match="sample=PATH"):
+        check_part("data_set", "folder")
+
+
+@pytest.mark.medium
+def test_a_store_and_a_data_set_are_checked_where_they_lie(tmp_path: Path) -> None:
+    check_part("store", "int8", sample=tmp_path / "points")
+    check_part("data_set", "folder", sample=write_album(tmp_path / "album"))

@@ -124,6 +124,11 @@ _MODULES: Mapping[str, Sequence[Callable[[Any], None]]] = {
     "similarity": SIMILARITY_PROMISES,
     **ENCODER_PROMISES,
 }
+_SAMPLES = {
+    "data set": "a copy of it",
+    "image format": "a file of it",
+    "store": "a folder that does not exist yet",
+}
 # A large margin, so that the negatives of random embeddings violate it.
 _USUAL: Mapping[str, Any] = {"miner": "hardest", "criterion": {"name": "hinge", "margin": 1.5}}
 
@@ -157,25 +162,27 @@ def check_part(
     """
     known = {each.kind: each for each in (*registries(), IMAGE_FORMATS, METRICS, STORES, TASKS)}
     name = kind.replace("_", " ") if isinstance(kind, str) else kind.kind
+    if sample is None and name in _SAMPLES:
+        raise RecipeError(f"the contract of {name} needs a sample: give sample=PATH, {_SAMPLES[name]}")
+    place = sample or Path()
     if name == "aggregator":
         check_aggregator(part, options=options)
     elif name == "fusion":
         check_part("similarity", "fused", options={"fusion": {"name": part, **options}})
-    elif name == "data set" and sample is not None:
-        check_dataset(part, sample)
-    elif name == "store" and sample is not None:
+    elif name == "data set":
+        check_dataset(part, place)
+    elif name == "store":
         opens = store_kind(part) if isinstance(part, str) else part
-        check_store(opens, EngineAddress(part_name(part), sample.name, folder=sample.parent))
+        check_store(opens, EngineAddress(part_name(part), place.name, folder=place.parent))
     elif name in _MODULES:
         hold(made_part(known[name], part, options), _MODULES[name], part_name(part))
     elif name in ENTRY_PROMISES:
         entry = known[name].get(part) if isinstance(part, str) and name in known else part
-        subject = FormatSample(entry, sample) if name == "image format" and sample is not None else entry
+        subject = FormatSample(entry, place) if name == "image format" else entry
         hold(subject, ENTRY_PROMISES[name], part_name(part))
     else:
-        raise RecipeError(
-            f"no contract for {name!r}: give one of {', '.join(sorted({*known, *ENTRY_PROMISES}))}"
-        )
+        kinds = ("aggregator", "fusion", *_SAMPLES, *_MODULES, *ENTRY_PROMISES)
+        raise RecipeError(f"no contract for {name!r}: give one of {', '.join(sorted({*kinds}))}")
 
 
 def made_part(
