@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -61,8 +62,9 @@ def _positions(projection: Projection) -> None:
     alone = [Features(projection(*part), part[1]) for part in parts]
     _require_alone(together, alone, projection.output_dim)
     for name, weight in projection.named_parameters():
-        together.local[_MASK].pow(2).sum().backward(inputs=weight, retain_graph=True)
-        require(weight.grad is not None and bool(weight.grad.any()), f"no gradient reaches {name}")
+        value = together.local[_MASK].pow(2).sum()
+        (gradient,) = torch.autograd.grad(value, weight, retain_graph=True, materialize_grads=True)
+        require(bool(gradient.any()), f"no gradient reaches {name}")
 
 
 def _hidden(augmentation: Augmentation) -> None:
@@ -74,7 +76,7 @@ def _hidden(augmentation: Augmentation) -> None:
         require(bool(kept.any(dim=1).all()), "an item keeps no feature: use keep_at_least_one")
 
 
-ENCODER_PROMISES = {
+ENCODER_PROMISES: Mapping[str, Sequence[Callable[[Any], None]]] = {
     "backbone": (_images, _frozen),
     "text encoder": (_sentences,),
     "projection": (_positions,),

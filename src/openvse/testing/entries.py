@@ -6,9 +6,10 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -112,7 +113,7 @@ def _parts_exist(folder: Path | ModuleType) -> None:
         require(not missing, f"{name} names parts that do not exist: {', '.join(sorted(missing))}")
 
 
-ENTRY_PROMISES = {
+ENTRY_PROMISES: Mapping[str, Sequence[Callable[[Any], None]]] = {
     "metric": (_values, _level_by_chance),
     "image format": (_names, _content, _refusals),
     "task": (_is_whole,),

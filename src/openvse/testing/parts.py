@@ -177,7 +177,7 @@ def check_part(
     elif name in _MODULES:
         hold(made_part(known[name], part, options), _MODULES[name], part_name(part))
     elif name in ENTRY_PROMISES:
-        entry = known[name].get(part) if isinstance(part, str) and name in known else part
+        entry: Any = known[name].get(part) if isinstance(part, str) and name in known else part
         subject = FormatSample(entry, place) if name == "image format" else entry
         hold(subject, ENTRY_PROMISES[name], part_name(part))
     else:

@@ -402,7 +402,7 @@ def _tables(sweep: Sweep, results: Sequence[Swept], metrics: Sequence[str]) -> t
 
 
 def _best(results: Sequence[Swept], metric: str) -> Swept:
-    sign = -1 if (known := metric_of(metric)) and known.less_is_better else 1
+    sign = -1 if (found := metric_of(metric)) and found.less_is_better else 1
     known = [each for each in results if each.mean(metric) is not None]
     return max(known, key=lambda each: sign * (each.mean(metric) or 0.0))
 

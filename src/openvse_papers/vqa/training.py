@@ -48,7 +48,7 @@ from openvse_papers.vqa.recipe import VQARecipe
 class AnsweringTask(Task[QuestionBatch]):
     """Trains a model that answers questions. ``prior`` is the frequency of each answer in training."""
 
-    metric: ClassVar[str] = "accuracy"
+    metric = "accuracy"
     unit = "questions"
     collapse: ClassVar[str] = EQUAL_ANSWERS
 
