@@ -21,7 +21,7 @@ from openvse.indexing.scanning import METADATA, RootListing, list_sentences, new
 from openvse.media.listing import RULES_FILE, rules_of
 from openvse.search.query import Query
 from openvse.specs.load import read_recipe
-from openvse_papers.vqa.questions import Question, build_questions
+from openvse_papers.vqa.answers import Question, build_questions
 
 BOM = b"\xef\xbb\xbf"
 

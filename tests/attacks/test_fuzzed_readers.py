@@ -27,7 +27,7 @@ from openvse.media.headers import read_xmp
 from openvse.model.folder import read_config
 from openvse.runtime.description import read_description
 from openvse.tokenization.vocabulary import Vocabulary
-from openvse_papers.released.reading import read_vocabulary
+from openvse_papers.released import read_vocabulary
 from photographs import read_header
 
 pytestmark = pytest.mark.medium

@@ -18,13 +18,14 @@ from openvse.evaluation.protocols import protocol_named
 from openvse.similarities import SetMax
 from openvse.training.kind import Request, under_protocol
 from openvse.types import EmbeddingSet, Relevance
-from openvse_papers.datasets.coco_judgements import read_cxc, read_eccv_caption
 from openvse_papers.judged import (
     NumberedItems,
     bootstrap_correlation,
     judge_cxc,
     judge_eccv_caption,
     number_items,
+    read_cxc,
+    read_eccv_caption,
     spearman,
 )
 from openvse_papers.protocols import PROTOCOLS

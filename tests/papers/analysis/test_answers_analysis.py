@@ -9,10 +9,10 @@ import pytest
 from openvse.errors import OpenVSEError
 from openvse.tasks.recipes import parse_recipe
 from openvse.training.kind import Request
-from openvse_papers.analysis.answers import AnswersOf, analyze_answers, answer_all, pick_questions
+from openvse_papers.analysis.hits import AnswersOf, analyze_answers, answer_all, pick_questions
 from openvse_papers.analysis.opening import named_sources
+from openvse_papers.vqa.answerer import build_answerer
 from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.build import build_answerer
 from tests.papers.analysis.small import is_png, plain
 from tests.tiny_questions import COLOURS, answering_tree, write_tiny_questions
 

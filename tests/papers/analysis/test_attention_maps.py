@@ -29,9 +29,8 @@ from openvse_papers.analysis.attention import (
     pick_images,
 )
 from openvse_papers.analysis.hits import shown_image
-from openvse_papers.vqa.answerer import Answerer
+from openvse_papers.vqa.answerer import Answerer, build_answerer
 from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.build import build_answerer
 from tests.cli.album import write_album
 from tests.papers.analysis.small import CAPTIONS, ENCODER, WORDS, is_png, plain, small_model
 from tests.tiny_questions import COLOURS, answering_tree

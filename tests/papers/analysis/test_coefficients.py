@@ -10,8 +10,8 @@ import torch
 
 from openvse.errors import OpenVSEError
 from openvse.output.table import Table
-from openvse_papers.analysis.coefficients import analyze_coefficients, k_max, learned_curves
-from openvse_papers.analysis.result import Analysis, refuse_written
+from openvse_papers.analysis.attention import analyze_coefficients, k_max, learned_curves
+from openvse_papers.analysis.opening import Analysis, refuse_written
 from tests.papers.analysis.small import is_png, named, plain, small_model
 
 

@@ -15,10 +15,15 @@ from openvse.errors import OpenVSEError
 from openvse.functional import normalize
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet
-from openvse_papers.analysis.captions import analyze_captions, cosines, embed_captions, pairs_of_images
 from openvse_papers.analysis.embeddings import (
+    analyze_captions,
     analyze_embeddings,
+    analyze_views,
     caption_words,
+    cosines,
+    embed_captions,
+    measure_views,
+    pairs_of_images,
     rarest_counts,
     recall_by_group,
     skewness,
@@ -26,7 +31,6 @@ from openvse_papers.analysis.embeddings import (
 )
 from openvse_papers.analysis.hits import analyze_hits, find_hits, pick_queries
 from openvse_papers.analysis.opening import Embedded
-from openvse_papers.analysis.views import analyze_views, measure_views
 from tests.cli.album import write_album
 from tests.papers.analysis.small import is_png, plain, small_model
 

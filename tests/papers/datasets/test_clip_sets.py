@@ -11,7 +11,7 @@ import pytest
 from openvse.datasets import open_corpus
 from openvse.datasets.check import check_data
 from openvse.errors import DataError
-from openvse_papers.datasets.clips import clip_names
+from openvse_papers.datasets.captioned import clip_names
 from tests.facts import FACTS
 
 

@@ -8,7 +8,7 @@ import pytest
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError
-from openvse_papers.datasets.coco import open_coco
+from openvse_papers.datasets.captioned import open_coco
 
 # Identifier, part, Karpathy's split, and the sentences with the identifiers that annotations have.
 IMAGES = [

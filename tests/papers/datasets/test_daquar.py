@@ -6,7 +6,7 @@ import pytest
 
 from openvse.corpus.splits import hashed_splits
 from openvse.errors import DataError
-from openvse_papers.datasets.daquar import detect_daquar, open_daquar
+from openvse_papers.datasets.published import detect_daquar, open_daquar
 
 TRAIN, TEST = [f"image{n}" for n in range(3, 23)], ["image1", "image2"]
 PAIRS = [

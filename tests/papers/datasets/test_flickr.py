@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from openvse.errors import DataError
-from openvse_papers.datasets.flickr import (
+from openvse_papers.datasets.captioned import (
     FLICKR8K_LAYOUT,
     FLICKR30K_LAYOUT,
     FlickrLayout,

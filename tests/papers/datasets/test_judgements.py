@@ -10,7 +10,7 @@ import pytest
 from coco_judgements import image_name, write_coco, write_cxc, write_eccv
 from openvse.datasets import open_corpus
 from openvse.errors import DataError
-from openvse_papers.datasets.coco_judgements import (
+from openvse_papers.judged import (
     caption_numbers,
     image_numbers,
     read_cxc,

@@ -12,7 +12,7 @@ from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.datasets.check import check_data
 from openvse.errors import DataError
-from openvse_papers.datasets.precomputed import open_precomputed
+from openvse_papers.datasets.captioned import open_precomputed
 
 SPLITS = {"train": 6, "dev": 3, "test": 2}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from openvse.errors import DataError
-from openvse_papers.datasets.question_folder import open_question_folder
+from openvse_papers.datasets.published import open_question_folder
 
 
 def lay_out(root: Path, *names: str) -> Path:

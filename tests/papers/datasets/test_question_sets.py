@@ -7,7 +7,7 @@ from test_question_folder import lay_out, write_lines
 
 from openvse.datasets import open_corpus, open_questions
 from openvse.errors import DataError, RecipeError
-from openvse_papers.datasets.question_folder import holds_questions
+from openvse_papers.datasets.published import holds_questions
 from tests.papers.datasets.test_daquar import all_pairs
 from tests.papers.datasets.test_vqa2 import make_vqa
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openvse.errors import DataError
-from openvse_papers.datasets.vqa2 import detect_vqa2, open_vqa2
+from openvse_papers.datasets.published import detect_vqa2, open_vqa2
 from openvse_papers.vqa.answers import are_votes
 from tests.naming import names
 

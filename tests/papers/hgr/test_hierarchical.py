@@ -15,10 +15,8 @@ from openvse.errors import RecipeError
 from openvse.functional import pad
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet, Features, Graph
-from openvse_papers.hgr import hierarchical
-from openvse_papers.hgr.hierarchical import Hierarchical
-from openvse_papers.hgr.levels import FrameLevels, GraphLevels
-from openvse_papers.hgr.role_graph import RoleGraphEncoder
+from openvse_papers import hgr as hierarchical
+from openvse_papers.hgr import FrameLevels, GraphLevels, Hierarchical, RoleGraphEncoder
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:

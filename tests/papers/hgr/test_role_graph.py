@@ -17,7 +17,7 @@ import torch
 from openvse.errors import DataError, ModelError, RecipeError
 from openvse.functional import pad
 from openvse.types import Inputs
-from openvse_papers.hgr.role_graph import (
+from openvse_papers.hgr import (
     ROLES,
     RoleGraphEncoder,
     graph_of_tags,

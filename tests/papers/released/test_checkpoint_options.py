@@ -14,7 +14,7 @@ from openvse.conversion.convert import Conversion, convert
 from openvse.errors import CheckpointError
 from openvse.retrieval.build import build_objective
 from openvse.tasks.recipes import parse_recipe
-from openvse_papers.released.reading import option
+from openvse_papers.released import option
 from tests.failures import Failures
 
 Maker = Callable[..., dict[str, Any]]

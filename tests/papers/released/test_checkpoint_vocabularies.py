@@ -12,7 +12,7 @@ import openvse
 import tiny_checkpoints as tiny
 from openvse.conversion.convert import convert
 from openvse.errors import CheckpointError
-from openvse_papers.released.reading import read_vocabulary
+from openvse_papers.released import read_vocabulary
 from tests.naming import names
 
 

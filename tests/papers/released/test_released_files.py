@@ -16,7 +16,7 @@ import torch
 import tiny_checkpoints as tiny
 from openvse.conversion.checkpoint import read_checkpoint
 from openvse.errors import CheckpointError
-from openvse_papers.released.reading import read_vocabulary
+from openvse_papers.released import read_vocabulary
 
 
 class Attack:

@@ -15,7 +15,7 @@ import tiny_checkpoints as tiny
 from openvse.cli.app import app
 from openvse.conversion.convert import convert
 from openvse.errors import CheckpointError, RecipeError
-from openvse_papers.released.repositories import REPOSITORIES
+from openvse_papers.released import REPOSITORIES
 from tests.failures import Failures
 
 

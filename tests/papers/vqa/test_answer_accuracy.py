@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tiny_wordnet import write_wordnet
 
 from openvse.errors import DataError
-from openvse_papers.vqa.accuracy import answer_accuracy, exact_match, wups
-from openvse_papers.vqa.wordnet import WordNet
+from openvse_papers.vqa.answers import WordNet, answer_accuracy, exact_match, wups
 from tests.failures import Failures
 
 TEN = ["two"] * 3 + ["2 dogs"] * 3 + ["The 2"] + ["many"] * 2 + ["three"]

@@ -8,9 +8,8 @@ from quiz import quiz
 from tiny_wordnet import write_wordnet
 
 from openvse.errors import DataError
-from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.evaluator import evaluate_answers, most_frequent_answers
-from openvse_papers.vqa.wordnet import WordNet
+from openvse_papers.vqa.answers import AnswerVocabulary, WordNet
+from openvse_papers.vqa.evaluate import evaluate_answers, most_frequent_answers
 from tests.naming import names
 
 VOTED = quiz(

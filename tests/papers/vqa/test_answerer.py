@@ -23,10 +23,8 @@ from openvse.tasks.load import load, load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tokenization.vocabulary import UnknownWord
 from openvse.types import Inputs, QuestionBatch
-from openvse_papers.vqa.answerer import Answerer, Guess
+from openvse_papers.vqa.answerer import Answerer, Guess, QuestionDataset, build_answerer
 from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.build import build_answerer
-from openvse_papers.vqa.predict import QuestionDataset
 from tests.conftest import PhotoMaker
 from tests.tiny import tiny_tree
 from tests.tiny_questions import COLOURS, FEATURE_DIM, answering_tree, question_only, write_tiny_questions

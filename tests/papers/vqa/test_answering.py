@@ -21,8 +21,7 @@ from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
 from openvse.training.inputs import RunInputs
 from openvse.types import Inputs, QuestionBatch
-from openvse_papers.vqa.answerer import Answerer
-from openvse_papers.vqa.predict import predict
+from openvse_papers.vqa.answerer import Answerer, predict
 from openvse_papers.vqa.training import cross_entropy, open_answering
 from tests.tiny import Recorder, Stop, read_metrics
 from tests.tiny_questions import answering_recipe, answering_tree, question_only, write_tiny_questions

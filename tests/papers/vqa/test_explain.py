@@ -16,9 +16,8 @@ from openvse.encoders.image_encoder import grid_cells
 from openvse.errors import DataError
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import Features, Inputs
-from openvse_papers.vqa.answerer import Answerer, Guess
+from openvse_papers.vqa.answerer import Answerer, Guess, build_answerer
 from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.build import build_answerer
 from openvse_papers.vqa.explain import Explained, answer_page, brightness, explain
 from tests.conftest import PhotoMaker
 from tests.naming import names

@@ -15,11 +15,16 @@ from openvse.datasets import open_questions
 from openvse.errors import DataError, StoreError
 from openvse.features.store import FeatureStore
 from openvse.tasks.recipes import parse_recipe
-from openvse_papers.vqa.answerer import Answerer
-from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.build import build_answerer
-from openvse_papers.vqa.predict import predict, predict_batches, question_dataset, read_results, write_results
-from openvse_papers.vqa.questions import QuestionSet
+from openvse_papers.vqa.answerer import (
+    Answerer,
+    build_answerer,
+    predict,
+    predict_batches,
+    question_dataset,
+    read_results,
+    write_results,
+)
+from openvse_papers.vqa.answers import AnswerVocabulary, QuestionSet
 from tests.tiny_questions import COLOURS, answering_tree, write_tiny_questions
 
 

@@ -13,9 +13,8 @@ from openvse.backbones import EfficientNetLite0
 from openvse.batches.loaders import PixelImages, RandomView, TokenTable, image_loader
 from openvse.batches.pairs import BatchKey
 from openvse.errors import DataError
-from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.predict import QuestionDataset, question_batches
-from openvse_papers.vqa.questions import Question, QuestionSet
+from openvse_papers.vqa.answerer import QuestionDataset, question_batches
+from openvse_papers.vqa.answers import AnswerVocabulary, Question, QuestionSet
 from tests.conftest import PhotoMaker
 
 ANSWERS = ("red", "2", "blue")

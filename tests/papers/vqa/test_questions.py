@@ -8,7 +8,7 @@ import pytest
 
 from openvse.errors import DataError
 from openvse.tokenization.vocabulary import Vocabulary
-from openvse_papers.vqa.questions import Question, QuestionSet, build_questions
+from openvse_papers.vqa.answers import Question, QuestionSet, build_questions
 
 
 def ask(number: int, image: str = "a.jpg", **fields) -> Question:
