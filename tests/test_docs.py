@@ -254,7 +254,8 @@ def test_every_room_is_in_the_architecture() -> None:
     text = (DOCS / "architecture.md").read_text()
     assert sorted(room for room in rooms if not room.startswith("_") and f"`{room}`" not in text) == []
     drawn = re.findall(r'class="name">(\w+)<', (DOCS / "images" / "rooms.svg").read_text())
-    assert sorted(drawn) == sorted(room for room in rooms if not room.startswith("_"))
+    beside = {"openvse_engines", "openvse_papers"}
+    assert sorted(drawn) == sorted({room for room in rooms if not room.startswith("_")} | beside)
 
 
 def test_the_citation_names_its_papers() -> None:
