@@ -17,7 +17,7 @@ from torch import Tensor
 from _measure import environment, median_times, peak_memory, table
 from openvse.functional import position_mask
 from openvse.fusion import Fusion, ScoreAttentionFusion, pairs
-from openvse.fusion.pairs import score_pairs
+from openvse.fusion.base import score_pairs
 from openvse.objectives import Contrast, Hardest, Hinge
 from openvse.similarities import Fused
 from openvse.similarities.base import score_blocks

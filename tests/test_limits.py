@@ -31,12 +31,14 @@ USUAL_SHARE = 0.9
 # Modules that hold several small parts of one kind, or that would be called like one of Python's own modules;
 # everywhere else a part's file bears the part's name.
 SHARED_MODULES = {
-    "bigru",
+    "base",
+    "folder",
+    "nested",
+    "pretrained",
+    "ranking",
+    "words_encoder",
     "composed",
-    "miners",
-    "contrast",
     "augmentations",
-    "global_vectors",
     "efficientnet_lite",
     "gpo",
     "projections",
@@ -46,9 +48,7 @@ SHARED_MODULES = {
     "entries",
     "learned",
     "levels",
-    "multi_view",
     "order",
-    "pairs",
     "regularizers",
     "set_max",
     "simple",

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from openvse.encoders.bigru import BiGRU
+from openvse.encoders.words_encoder import BiGRU
 from openvse.errors import DataError, ModelError, RecipeError
 from openvse.tokenization.vocabulary import END, START, UNKNOWN
 from openvse.types import Inputs

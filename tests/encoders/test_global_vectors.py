@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from openvse.encoders import BiGRU, ImageEncoder
-from openvse.encoders.global_vectors import GLOBAL_VECTORS, BiGRUVector, MeanVector
+from openvse.encoders.projections import GLOBAL_VECTORS, BiGRUVector, MeanVector
 from openvse.errors import RecipeError
 from openvse.functional import pad
 from openvse.types import Inputs

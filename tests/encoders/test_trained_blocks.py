@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from openvse.backbones.transformers_vision import TransformersVision
+from openvse.backbones.pretrained import TransformersVision
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import pad

@@ -18,8 +18,7 @@ import numpy as np
 from openvse.corpus.corpus import Corpus, long_captions
 from openvse.corpus.facts import Facts, Form
 from openvse.corpus.splits import LEAKAGE, SPLITS, canonical_split, shared_files
-from openvse.datasets.opening import open_corpus
-from openvse.datasets.registry import DATASETS, parse_source
+from openvse.datasets.registry import DATASETS, open_corpus, parse_source
 from openvse.errors import DataError
 from openvse.features.arrays import ArrayFeatures
 from openvse.media.listing import Problem

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
-from openvse.corpus.equal_files import equal_content
+from openvse.corpus.splits import equal_content
 from openvse.datasets.layout import named_splits
 from openvse.datasets.rows import captions_in, check_size, read_record
 from openvse.errors import DataError, TextError, decoded_text

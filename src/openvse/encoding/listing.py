@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from openvse.datasets.layout import refuse_outside
-from openvse.datasets.opening import columns_of, open_corpus
+from openvse.datasets.registry import columns_of, open_corpus
 from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, Columns, captions_of
 from openvse.datasets.table import TABLE_SUFFIXES, names_in, read_entries
 from openvse.errors import DataError, TextError

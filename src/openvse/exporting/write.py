@@ -30,17 +30,19 @@ from openvse.corpus import Corpus
 from openvse.errors import ModelError, install, message_of
 from openvse.exporting.checking import (
     OF_WORDS,
+    PROBES,
     Deviation,
     Effect,
     check_readers,
     check_side,
+    describe_preprocessing,
+    describe_tokenizer,
     deviation,
     effect_of,
     embed_images,
     examples,
     judge,
 )
-from openvse.exporting.reading import PROBES, describe_preprocessing, describe_tokenizer
 from openvse.files import given_path, is_free, replacing_files
 from openvse.model.base import Model
 from openvse.model.folder import CARD

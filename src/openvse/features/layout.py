@@ -4,7 +4,8 @@
     boxes.npy      the box of each local feature in its image: [rows, 4], float32, only in a store with boxes
     lengths.npy    N of each item: int64 [items]
     ids.txt        the identifier of each item, UTF-8, one a line
-    sources.jsonl  the source file of each item, if known (see features/sources.py)
+    sources.jsonl  a line for each item whose source file is known: the id, the path from the store's folder, the time
+                   of the last change and the size (the last line of an item counts)
     store.json     the manifest: format, encoder, how much of the other files is committed, and its checksums
     writer.lock    locked while a process writes
 
@@ -16,7 +17,8 @@ write. Readers ignore them and the next writer cuts them off.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -24,8 +26,9 @@ from typing import Literal
 import numpy as np
 
 from openvse.errors import StoreError
-from openvse.files import checksum, read_json, write_whole
+from openvse.files import checksum, parse_json, read_json, read_lines, write_whole, writing
 from openvse.media.images import SMALLER_JPEGS
+from openvse.media.packed import ImageFile
 
 StoreDtype = Literal["float16", "float32"]
 
@@ -181,3 +184,72 @@ def npy_header(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bytes:
 def damaged_store(folder: Path, what: str) -> StoreError:
     """Return the error for a damaged store, which no extraction leaves behind, however it ends."""
     return StoreError(f"feature store {folder} is damaged: {what}. Delete the folder and extract again")
+
+
+SOURCES = "sources.jsonl"
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """The source file of an item at the time of its extraction: its last change in ns, its size in bytes."""
+
+    id: str
+    modified_ns: int
+    size: int
+
+
+class SourceLog:
+    """Notes the source files of items as they are added. With ``anew``, existing lines belong to an earlier store."""
+
+    def __init__(self, store: Path, *, anew: bool) -> None:
+        self._folder = Path(os.path.realpath(store))
+        with writing(store):
+            self._file = (store / SOURCES).open("wb" if anew else "ab", buffering=0)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def add(self, item: str, path: Path, status: os.stat_result) -> None:
+        """Note the source file of an item, with its status before it was read."""
+        where = os.path.relpath(os.path.realpath(path), self._folder)
+        line = {"id": item, "path": where, "modified_ns": status.st_mtime_ns, "size": status.st_size}
+        with writing(self._folder):
+            # The line end before it separates it from the rest of a line that a kill cut off.
+            self._file.write(f"\n{json.dumps(line)}\n".encode())
+
+
+def changed_since(sources: Mapping[str, SourceFile], images: Iterable[tuple[str, ImageFile]]) -> list[str]:
+    """Return the ids of images whose file has changed since it was read: it has another size or a later time.
+
+    If all files have another time, they were copied, and only sizes are compared.
+    """
+    sized, timed, checked = list[str](), list[str](), 0
+    for item, path in images:
+        if (source := sources.get(item)) is None or not isinstance(path, Path) or not path.exists():
+            continue
+        status, checked = path.stat(), checked + 1
+        if status.st_size != source.size:
+            sized.append(item)
+        if (status.st_mtime_ns, status.st_size) != (source.modified_ns, source.size):
+            timed.append(item)
+    return sized if len(timed) == checked > 1 else timed
+
+
+def read_sources(store: Path) -> Mapping[Path, SourceFile]:
+    """Return a store's source files by real path, none without a list. Raise StoreError if it is unreadable."""
+    folder, sources = os.path.realpath(store), dict[Path, SourceFile]()
+    try:
+        lines = read_lines(store / SOURCES)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{store / SOURCES} cannot be read ({error}): delete it") from error
+    for line in lines:
+        try:
+            fields = parse_json(line)
+            path = Path(os.path.normpath(os.path.join(folder, fields["path"])))  # noqa: PTH118 - real paths
+            sources[path] = SourceFile(fields["id"], fields["modified_ns"], fields["size"])
+        except (ValueError, KeyError, TypeError):
+            continue  # cut off by a kill
+    return sources

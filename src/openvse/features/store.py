@@ -22,11 +22,13 @@ from openvse.features.layout import (
     HEADER_BYTES,
     LENGTHS,
     MANIFEST,
+    SourceFile,
     StoreManifest,
+    changed_since,
     damaged_store,
     read_ids,
+    read_sources,
 )
-from openvse.features.sources import SourceFile, changed_since, read_sources
 from openvse.files import given_path
 from openvse.functional import position_mask
 from openvse.media.names import escaped

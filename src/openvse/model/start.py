@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from openvse.aggregators.composed import Gated, PooledLinear
-from openvse.assembly.describe import option_as_said
-from openvse.assembly.parts import parameters
+from openvse.assembly.parts import option_as_said, parameters
 from openvse.backbones import BACKBONES
 from openvse.encoders import TEXT_ENCODERS, BiGRU, ImageEncoder
 from openvse.encoders.base import Encoder

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from openvse.assembly.describe import describe_part, describe_tower, joint_width
+from openvse.assembly.parts import describe_part, describe_tower, joint_width
 from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import DataError, ModelError
 from openvse.files import several

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from openvse.functional import best_of_pairs, best_of_sets
-from openvse.fusion.base import Fusion
-from openvse.fusion.pairs import ScoreAttentionFusion, score_listed, score_pairs
+from openvse.fusion.base import Fusion, ScoreAttentionFusion, score_listed, score_pairs
 from openvse.registry import Maker
 from openvse.similarities.base import Similarity, slices
 from openvse.types import EmbeddingSet

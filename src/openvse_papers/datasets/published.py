@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from openvse.datasets.folder import metadata_files
-from openvse.datasets.opening import open_named
-from openvse.datasets.registry import DataSet
+from openvse.datasets.registry import DataSet, open_named
 from openvse.errors import DataError
 from openvse_papers.datasets import clips, coco, daquar, flickr, precomputed, question_folder, vqa2
 from openvse_papers.vqa.questions import QuestionSet

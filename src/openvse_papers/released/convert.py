@@ -11,9 +11,8 @@ from typing import Any
 import torch
 
 from openvse.backbones.pretrained import load_tokenizer
-from openvse.conversion.checkpoint import read_checkpoint
 from openvse.conversion.convert import Conversion
-from openvse.conversion.weights import Weights, expect_fit, expect_own_storage, fill
+from openvse.conversion.weights import Weights, expect_fit, expect_own_storage, fill, read_checkpoint
 from openvse.encoders.words_encoder import VOCABULARY_FILE
 from openvse.errors import CheckpointError, ModelError, nearest
 from openvse.files import read_lines
