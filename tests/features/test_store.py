@@ -26,17 +26,20 @@ from torch.utils.data import DataLoader, Dataset
 
 from openvse.errors import StoreError
 from openvse.features.arrays import num_real
-from openvse.features.layout import (
+from openvse.features.store import (
     BOXES,
     FEATURES,
     HEADER_BYTES,
     IDS,
     LENGTHS,
+    FeatureStore,
     StoreDtype,
     StoreManifest,
+    as_inputs,
     encode_ids,
+    open_fitting,
+    positions_of,
 )
-from openvse.features.store import FeatureStore, as_inputs, open_fitting, positions_of
 from openvse.features.writer import FeatureStoreWriter
 from openvse.types import FeatureSource, Inputs
 from tests.naming import names

@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from openvse.errors import StoreError
-from openvse.features import layout
-from openvse.features.layout import BOXES, FEATURES, HEADER_BYTES, IDS, LENGTHS, MANIFEST
-from openvse.features.store import FeatureStore
+from openvse.features.store import BOXES, FEATURES, HEADER_BYTES, IDS, LENGTHS, MANIFEST, FeatureStore
 from openvse.features.writer import FeatureStoreWriter
 
 
@@ -51,7 +49,9 @@ def test_a_flipped_bit_in_a_small_file_is_noticed(store: Path, name: str, place:
 
 
 def test_a_large_file_is_compared_on_request(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "SMALL_BYTES", HEADER_BYTES + 50)  # all but the features and boxes
+    monkeypatch.setattr(
+        "openvse.features.store.SMALL_BYTES", HEADER_BYTES + 50
+    )  # all but the features and boxes
     flip(store / FEATURES, -1)
     FeatureStore(store)
     with pytest.raises(StoreError, match="checksum"):

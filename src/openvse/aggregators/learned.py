@@ -25,7 +25,7 @@ from openvse.functional import (
 )
 from openvse.layers.attention import Attention, AttentionScores, check_heads, checked_dropout
 from openvse.layers.linear import xavier_linear
-from openvse.layers.recurrence import forward_gru
+from openvse.layers.recurrence import packed_gru
 from openvse.types import EmbeddingSet, Features
 
 
@@ -234,7 +234,7 @@ class Seq2Seq(SingleVector):
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
         # Size augmentation leaves gaps, and the network reads the remaining elements as one sequence.
-        return forward_gru(self.gru, *compact(local, mask))[1][0]
+        return packed_gru(self.gru, *compact(local, mask))[1][0]
 
 
 class Autoencoder(Aggregator):
@@ -263,8 +263,7 @@ class Autoencoder(Aggregator):
         """Encode the mean of each item (K = 1)."""
         source = masked_mean(features.local, features.mask)
         code: Tensor = self.code(source).sigmoid().unsqueeze(1)
-        mask = torch.ones(code.shape[:2], dtype=torch.bool, device=code.device)
-        return EmbeddingSet(code, mask, code, source)
+        return EmbeddingSet.full(code, code, source)
 
 
 HEAD_DIM = 64  # in every published SigLIP, except the shape-optimised ones with 72

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from openvse.features.store import FeatureStore
 from openvse.functional import position_mask
 from openvse.media.packed import ImageFile
 from openvse.pipeline import DECODERS, ahead, failure_reason, tell_skipped
-from openvse.types import FeatureSource, Inputs
+from openvse.types import Batch, FeatureSource, Inputs, QuestionBatch
 
 
 @dataclass(frozen=True)
@@ -292,15 +292,7 @@ class PlacedInputs(NamedTuple):
 
 
 ItemT = TypeVar("ItemT")
-PinnedT = TypeVar("PinnedT", bound="Pinnable")
-
-
-class Pinnable(Protocol):
-    """A batch that can be put into memory which a GPU copies while it computes."""
-
-    def pinned(self: PinnedT) -> PinnedT:
-        """Return the same batch in such memory."""
-        ...
+PinnedT = TypeVar("PinnedT", PlacedInputs, Batch, QuestionBatch)
 
 
 def ready_for(device: torch.device, batches: Iterable[PinnedT]) -> Iterable[PinnedT]:

@@ -12,13 +12,20 @@ from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from openvse.corpus.corpus import Corpus, merge_identical
 from openvse.corpus.facts import Facts
-from openvse.datasets.folder import detect_sidecars, metadata_files, open_folder, open_sidecars
+from openvse.datasets.folder import (
+    describe_other_tables,
+    detect_sidecars,
+    lone_tables,
+    metadata_files,
+    open_folder,
+    open_sidecars,
+    open_table,
+)
 from openvse.datasets.hf import SAVED, open_hf
 from openvse.datasets.layout import refuse_outside
 from openvse.datasets.openmoji import open_openmoji
 from openvse.datasets.parquet import ARROW_SUFFIXES, find_arrow, open_parquet
 from openvse.datasets.rows import USUAL, Columns
-from openvse.datasets.table import describe_other_tables, lone_tables, open_table
 from openvse.datasets.webdataset import find_shards, open_webdataset
 from openvse.errors import DataError, RecipeError, nearest
 from openvse.media.listing import list_media
@@ -112,18 +119,14 @@ class DataSets(Registry[Corpus | OtherData]):
         return bool(getattr(self.get(name), "own", False))
 
 
-def _own(loader: Loader) -> DataSet:
-    return DataSet(loader, own=True)
-
-
 _BUILT_IN: Mapping[str, Any] = {
-    "hf": _own(open_hf),
-    "folder": _own(open_folder),
+    "hf": DataSet(open_hf, own=True),
+    "folder": DataSet(open_folder, own=True),
     "openmoji": open_openmoji,
-    "parquet": _own(open_parquet),
-    "sidecars": _own(open_sidecars),
-    "table": _own(open_table),
-    "webdataset": _own(open_webdataset),
+    "parquet": DataSet(open_parquet, own=True),
+    "sidecars": DataSet(open_sidecars, own=True),
+    "table": DataSet(open_table, own=True),
+    "webdataset": DataSet(open_webdataset, own=True),
 }
 
 DATASETS = DataSets("data set", _BUILT_IN)

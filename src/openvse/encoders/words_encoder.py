@@ -22,7 +22,7 @@ from openvse.encoders.base import TextEncoder
 from openvse.errors import DataError, ModelError, RecipeError, TextError, install, message_of
 from openvse.files import text_lines
 from openvse.layers.attention import checked_dropout
-from openvse.layers.recurrence import forward_gru, packed_gru, start_orthogonally, states_at_end
+from openvse.layers.recurrence import packed_gru, start_orthogonally, states_at_end
 from openvse.registry import Maker
 from openvse.tokenization.vocabulary import (
     END,
@@ -155,11 +155,7 @@ class WordsEncoder(TextEncoder):
         return [SPECIALS[START], *shown, SPECIALS[END]] if self.boundaries else shown
 
     def unknown_words(self, caption: str) -> list[UnknownWord]:
-        """Return the words of a caption that are read and not in the vocabulary, each once."""
-        words = dict.fromkeys(self.vocabulary.split(caption)[: self.max_words])
-        return [
-            UnknownWord(word, self.vocabulary.nearest(word)) for word in words if word not in self.vocabulary
-        ]
+        return self.vocabulary.unknown(caption, self.max_words)
 
     def coverage(self, captions: Sequence[str]) -> Coverage:
         counts, num_cut = Counter[str](), 0
@@ -403,8 +399,7 @@ class BiGRU(WordsEncoder):
         """Encode token ids: ``local [B, N, L]`` has one feature for each token that augmentation kept."""
         ids, mask = self.augmentation(*self.checked(inputs))
         embedded = self.embedded(ids)
-        run = packed_gru if self.bidirectional else forward_gru
-        states, final = run(self.gru, embedded, mask)
+        states, final = packed_gru(self.gru, embedded, mask)
         if not self.gives_pooled:
             return Features(states.mean(dim=0), mask)
         if self.global_state == "last_word" and self.bidirectional:

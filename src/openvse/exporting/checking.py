@@ -35,8 +35,7 @@ from openvse.runtime import OnnxModel
 from openvse.runtime.arrays import ArraySet
 from openvse.runtime.description import Description, Side
 from openvse.runtime.reading import Preprocessing, read_tokenizer
-from openvse.similarities.order import Order
-from openvse.similarities.set_max import CSD
+from openvse.similarities.scores import CSD, Order
 from openvse.tokenization.word_splitters import WORD_SPLITTERS
 from openvse.types import EmbeddingSet, Inputs
 

@@ -57,8 +57,7 @@ from openvse.runtime.model import load_embedder
 from openvse.scoring.calibration import CALIBRATION
 from openvse.scoring.hubs import BANK
 from openvse.similarities import SetMax, Similarity
-from openvse.similarities.order import Order
-from openvse.similarities.set_max import CSD, ScaledCosine
+from openvse.similarities.scores import CSD, Order, ScaledCosine
 from openvse.specs.model import TowerSpec
 from openvse.types import EmbeddingSet, Inputs
 

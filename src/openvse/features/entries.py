@@ -25,8 +25,7 @@ from jaxtyping import Float, Shaped
 
 from openvse.errors import BadFeaturesError, DataError, install
 from openvse.features.arrays import ArrayRows, num_real
-from openvse.features.layout import IMPORTED, MANIFEST, StoreDtype
-from openvse.features.store import FeatureStore
+from openvse.features.store import IMPORTED, MANIFEST, FeatureStore, StoreDtype
 from openvse.features.writer import FeatureStoreWriter
 from openvse.files import read_lines
 from openvse.pipeline import Pace

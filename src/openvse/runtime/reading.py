@@ -131,9 +131,7 @@ class VocabularyTokenizer:
 
     def unknown_words(self, caption: str) -> list[UnknownWord]:
         """Return the words of a sentence that are read and not in the vocabulary."""
-        known = self._vocabulary
-        words = dict.fromkeys(known.split(caption)[: self._max_words])
-        return [UnknownWord(word, known.nearest(word)) for word in words if word not in known]
+        return self._vocabulary.unknown(caption, self._max_words)
 
 
 class PieceTokenizer:

@@ -102,6 +102,11 @@ class Vocabulary:
         words = self.split(caption)[:max_words]
         return [(word, word if word in self else self.nearest(word)) for word in words]
 
+    def unknown(self, caption: str, max_words: int | None = None) -> list[UnknownWord]:
+        """Return the words of a caption that are read and not in the vocabulary, each once."""
+        words = dict.fromkeys(self.split(caption)[:max_words])
+        return [UnknownWord(word, self.nearest(word)) for word in words if word not in self]
+
     def ids(self, caption: str, *, boundaries: bool = False, max_words: int | None = None) -> list[int]:
         """Return the token ids of a caption, at least one: a caption without words becomes ``<unk>``.
 

@@ -28,7 +28,7 @@ from openvse.output.documents import percent
 from openvse.output.figures import PAGE, QUIET, blank, lines_of, marked, new_figure
 from openvse.output.table import Table
 from openvse.pipeline import failure_reason, tell_skipped
-from openvse.similarities.order import Fused
+from openvse.similarities.scores import Fused
 from openvse.training.kind import Request
 from openvse.types import EmbeddingSet, Features, FeatureSource
 from openvse_papers.analysis.answers import truths_of

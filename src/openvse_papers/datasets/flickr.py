@@ -8,9 +8,9 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
 from openvse.corpus.splits import SPLITS
+from openvse.datasets.folder import read_table
 from openvse.datasets.layout import first_file
 from openvse.datasets.rows import COMMENTS, field_names, read_tabbed, table_lines
-from openvse.datasets.table import read_table
 from openvse.errors import DataError
 from openvse_papers.datasets.layout import first_folder, published, read_karpathy, read_splits
 
