@@ -33,6 +33,7 @@ USUAL_SHARE = 0.9
 SHARED_MODULES = {
     "base",
     "folder",
+    "hf",
     "nested",
     "pretrained",
     "ranking",

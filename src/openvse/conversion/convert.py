@@ -25,18 +25,23 @@ from openvse.backbones.pretrained import (
     load_processor,
     load_tokenizer,
 )
-from openvse.conversion.dual_files import (
+from openvse.conversion.published import PUBLISHED
+from openvse.conversion.weights import (
     OPEN_CLIP_CONFIG,
     OPEN_CLIP_WEIGHTS,
     WEIGHTS,
     ModelFiles,
+    Names,
+    Weights,
+    again,
+    fill,
     is_hub_id,
     open_model,
     read_dual_weights,
     read_mapping,
+    renamed,
+    shape,
 )
-from openvse.conversion.published import PUBLISHED
-from openvse.conversion.weights import Names, Weights, again, fill, renamed, shape
 from openvse.errors import CheckpointError, ModelError
 from openvse.files import is_free, locked, settle, user_cache
 from openvse.model.folder import CONFIG

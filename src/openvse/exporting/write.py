@@ -126,12 +126,6 @@ def check_tower(tower: Tower[Any], side: str) -> None:
         )
 
 
-def program_of(tower: Tower[Any], longest: int) -> Program:
-    """Return a copy of a tower on the CPU, in evaluation mode, in which every part can be exported."""
-    made = Program(copy.deepcopy(tower).cpu().eval())
-    return with_tables(made, longest).requires_grad_(False)
-
-
 def with_tables(module: ModuleT, longest: int) -> ModuleT:
     """Replace each GPO inside a module by a table of its coefficients, and return the module."""
     for name, child in module.named_children():
@@ -472,7 +466,8 @@ def _write(tower: Any, side: Side, folder: Path, name: str, longest: int) -> Non
     """Write the program of a tower."""
     example = examples(tower, side, [min(3, side.longest or 3), 1])[0]
     inputs = [example.values] if example.mask is None else [example.values, example.mask]
-    made = traced(program_of(tower, longest), inputs, side.longest, name)
+    program = with_tables(Program(copy.deepcopy(tower).cpu().eval()), longest).requires_grad_(False)
+    made = traced(program, inputs, side.longest, name)
     write_onnx(made, side.inputs, folder / side.file, name)
 
 

@@ -338,10 +338,10 @@ def sign_table(comparison: Comparison, contrast: RowContrast) -> Table:
     """Return the table of the sign tests."""
     name = letters(comparison)
     first, second = name[contrast.first], name[contrast.second]
-    lines = [
-        [SIDES.get(side, side), f"{test.better:,}", f"{test.worse:,}", f"{test.equal:,}", _p(test.p)]
-        for side, test in contrast.signs.items()
-    ]
+    lines = []
+    for side, test in contrast.signs.items():
+        p = f"{test.p:.3f}" if test.p >= 0.001 else f"{test.p:.0e}" if test.p > 0 else "< 1e-300"
+        lines.append([SIDES.get(side, side), f"{test.better:,}", f"{test.worse:,}", f"{test.equal:,}", p])
     return Table(["queries", f"{second} better", f"{first} better", "equal", "p"], lines)
 
 
@@ -425,7 +425,3 @@ def comparison_values(comparison: Comparison) -> dict[str, Any]:
         ],
         "problems": [*comparison.problems],
     }
-
-
-def _p(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}" if value > 0 else "< 1e-300"
