@@ -37,6 +37,7 @@ SHARED_MODULES = {
     "nested",
     "pretrained",
     "ranking",
+    "scores",
     "words_encoder",
     "composed",
     "augmentations",
@@ -44,14 +45,13 @@ SHARED_MODULES = {
     "gpo",
     "projections",
     "word_splitters",
-    "flickr",
+    "captioned",
     "entries",
     "learned",
-    "levels",
-    "scores",
+    "hgr",
     "regularizers",
     "simple",
-    "clips",
+    "published",
 }
 # They stand for the constructors of all parts, each of which has keywords of its own.
 HAND_KEYWORDS_ON = {
