@@ -155,7 +155,6 @@ def measure_run(
     return replace(measured, findings=evaluation.findings(examples))
 
 
-
 def shown_metrics(findings: Findings) -> list[str]:
     """Return the metrics that tables show: RSUM, recalls and the ranks for retrieval, all scores for answers."""
     there = [*findings.metrics]
