@@ -21,8 +21,7 @@ from openvse.datasets import DATASETS, open_corpus, open_questions
 from openvse.datasets.check import check_data
 from openvse.encoders import TEXT_ENCODERS
 from openvse.encoders.augmentations import AUGMENTATIONS
-from openvse.encoders.global_vectors import GLOBAL_VECTORS
-from openvse.encoders.projections import PROJECTIONS
+from openvse.encoders.projections import GLOBAL_VECTORS, PROJECTIONS
 from openvse.fusion import FUSIONS
 from openvse.objectives import CRITERIA, MINERS, TERMS
 from openvse.similarities import SIMILARITIES
