@@ -21,11 +21,12 @@ from openvse.datasets.folder import (
     open_sidecars,
     open_table,
 )
-from openvse.datasets.hf import SAVED, find_shards, open_hf, open_webdataset
+from openvse.datasets.hf import SAVED, open_hf
 from openvse.datasets.layout import refuse_outside
 from openvse.datasets.openmoji import open_openmoji
 from openvse.datasets.parquet import ARROW_SUFFIXES, find_arrow, open_parquet
 from openvse.datasets.rows import USUAL, Columns
+from openvse.datasets.webdataset import find_shards, open_webdataset
 from openvse.errors import DataError, RecipeError, nearest
 from openvse.media.listing import list_media
 from openvse.registry import Registry, installed, load_part

@@ -7,6 +7,7 @@ A ranking loss is a ``contrast`` of a miner and a criterion: VSE++ uses ``hardes
 from __future__ import annotations
 
 from openvse.objectives.base import Criterion, Miner, Term
+from openvse.objectives.pcmepp import PCMEPP
 from openvse.objectives.ranking import (
     AdaptiveTopK,
     All,
@@ -18,7 +19,7 @@ from openvse.objectives.ranking import (
     MultiViewBound,
     Random,
 )
-from openvse.objectives.regularizers import MMD, PCMEPP, Correspondence, Diversity, SetUniformity
+from openvse.objectives.regularizers import MMD, Correspondence, Diversity, SetUniformity
 from openvse.registry import Registry
 
 MINERS: Registry[Miner] = Registry(
