@@ -22,7 +22,7 @@ STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (0, frozenset({"errors", "types", "kernels"})),
     (0, frozenset({"halves", "lazy"})),
     (0, frozenset({"functional", "registry", "files", "media", "specs"})),
-    (0, frozenset({"layers", "output", "pipeline", "scoring", "tokenization"})),
+    (0, frozenset({"layers", "output", "pipeline", "scoring", "settings", "tokenization"})),
     (1, frozenset({"backbones", "runtime"})),
     (1, frozenset({"encoders", "aggregators", "objectives"})),
     (1, frozenset({"fusion"})),

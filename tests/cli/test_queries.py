@@ -94,7 +94,7 @@ def test_images_find_images(trained: Path, tmp_path: Path, invoke, refused) -> N
     assert asked["unknown_words"] == []
     assert Path(asked["hits"][0]["path"]).is_file()
     assert "gone.jpg" in refused("search", best, index, "gone.jpg")
-    assert "--rerank only takes sentences" in refused("search", best, index, photo, "--rerank", best)
+    assert "--rerank takes sentences" in refused("search", best, index, photo, "--rerank", best)
 
 
 @pytest.mark.medium

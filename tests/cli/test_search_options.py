@@ -36,7 +36,7 @@ def test_pages_conditions_and_items(index: Path, invoke, refused) -> None:
 @pytest.mark.medium
 def test_images_beside_sentences_and_what_to_avoid(trained: Path, index: Path, invoke, refused) -> None:
     photo = trained / "album" / "03.png"
-    only_image = found(invoke, index, "a red sky", "--with", f"{photo},weight=1", "-k", 5)
+    only_image = found(invoke, index, "a red sky", "--image", f"{photo},weight=1", "-k", 5)
     assert only_image == found(invoke, index, photo, "-k", 5)
     words = ("a red sky", "--avoid", "above,weight=2", "-k", 20)
     document = json.loads(invoke("search", index, "a red sky", "above", "-k", 20, "--json").stdout)
@@ -47,11 +47,13 @@ def test_images_beside_sentences_and_what_to_avoid(trained: Path, index: Path, i
     scores = {hit["id"]: hit["score"] for hit in query["hits"]}
     assert scores == {name: pytest.approx(sky[name] - 2 * above[name], abs=1e-5) for name in sky}
     for query in (("--like", photo), (photo,), ("a red sky", "--like", photo)):
-        line = refused("search", index, *query, "--with", f"{photo},weight=0.9")
-        assert line.startswith("--with only takes sentences")
-        assert refused("search", index, *query, "--expected", 2).startswith("--expected only takes sentences")
+        assert "--image" in refused("search", index, *query, "--image", f"{photo},weight=0.9")
+        assert refused("search", index, *query, "--expected", 2).startswith("--expected takes sentences")
+    line = refused("search", index, "--like", "03.png", "--with", f"{photo},weight=0.9")  # nothing to weigh
+    assert line.startswith("weight of --image is for")
+    assert found(invoke, index, "--like", "03.png", "--image", trained / "album" / "01.png") != []
     assert "--mcp" in refused("serve", index, "--mcp", "--port", 9000)
-    assert "--rerank only takes sentences" in refused(
+    assert "--rerank takes sentences" in refused(
         "search", index, *words, "--rerank", trained / "run" / "best"
     )
 

@@ -18,7 +18,7 @@ from openvse.indexing.maintenance import forget_folder
 from openvse.media.segments import ClipSegment, cut_clip
 from openvse.media.videos import ClipSource, FrameSampling, clip_seconds, read_frames, read_poster
 from openvse.search import Page, Query, SearchEngine, find_duplicates
-from openvse.search.contact_sheet import contact_sheet
+from openvse.search.sheets import contact_sheet
 from tests.clips import numbers, write_video
 
 

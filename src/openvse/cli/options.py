@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
 from openvse.errors import OpenVSEError
 from openvse.halves import missing_package, training_module, usable_device
+from openvse.settings import FIRST, Setting, settings_of
 
 if TYPE_CHECKING:
     from openvse.pipeline import Workers
@@ -96,17 +101,20 @@ def few_first(
     *names: str,
     panels: Mapping[str, Sequence[str]] | None = None,
     bare: Mapping[str, Sequence[str]] | None = None,
+    renamed: Mapping[str, str] | None = None,
 ) -> type[TyperCommand]:
     """Return a command class. Its help shows the named options first, and the others in panels.
 
     Options that no panel of ``panels`` names are in the last panel. An option that may stand without a value is in
-    ``bare``, with its values. It then has the first of them.
+    ``bare``, with its values. It then has the first of them. ``renamed`` has the present names of options by old ones.
     """
     panel_of = {name: panel for panel, held in (panels or {}).items() for name in held}
 
     class FewFirst(TyperCommand):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            """Give bare options their values, and read the arguments."""
+            """Give bare options their values and old ones their names, and read the arguments."""
+            words = [each.partition("=") for each in args]
+            args = ["".join(((renamed or {}).get(name, name), *rest)) for name, *rest in words]
             for option, (value, *others) in (bare or {}).items():
                 following = [*args[1:], ""]
                 args = [
@@ -119,12 +127,92 @@ def few_first(
             """Return arguments and options, each with its panel, in the order of the panels."""
             params = super().get_params(ctx)
             for each in params:
-                if isinstance(each, TyperOption) and each.name not in (*names, "help"):
-                    each.rich_help_panel = panel_of.get(str(each.name), "More options")
-            order = [None, *(panels or {}), "More options"]
+                if isinstance(each, TyperOption) and not each.rich_help_panel:
+                    first = each.name in (*names, "help")
+                    each.rich_help_panel = FIRST if first else panel_of.get(str(each.name), "More options")
+            order = [None, FIRST, *(panels or {}), "More options"]
             return sorted(params, key=lambda each: order.index(getattr(each, "rich_help_panel", None)))
 
     return FewFirst
+
+
+def option_of(each: Setting, more: str = "", *, panel: str | None = None) -> Any:
+    """Return the option of a setting. ``more`` is said of the form that a command line has of its value."""
+    least, most = each.least, each.most
+    more_than = ">" if each.above else ">="
+    bounds = f" [x{more_than}{least:g}]" if math.isfinite(least) else ""
+    if math.isfinite(most):
+        bounds = f" [{least:g}{'<' if each.above else '<='}x<={most:g}]"
+    kind = list[str] if each.is_list else each.type
+    # Typer gives a switch that may be left out a second name, --no-..., if no name is given.
+    names = () if each.type is bool and each.default is None else each.words or (each.option,)
+    return Annotated[
+        kind if each.default not in (None, ()) else kind | None,
+        typer.Option(
+            *names,
+            help=" ".join(filter(None, (each.about, more, "Can be repeated." * each.is_list))),
+            metavar=f"{each.metavar}{bounds}" if each.metavar else None,
+            rich_help_panel=panel or each.panel,
+            envvar=each.envvar or None,
+            show_envvar=bool(each.envvar),
+            show_default=each.default not in (None, "", ()),
+        ),
+    ]
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with an option for each setting of the classes of its parameters, such as ``page: Page``.
+
+    It is handed an instance; or for a parameter ``query: Callable[..., Query]``, a function that makes one from the
+    other settings. A setting among its own parameters is its own. Errors name its options: these and its keywords.
+    """
+    own = inspect.signature(command, eval_str=True)
+    taken: dict[str, tuple[Any, bool, list[str]]] = {}
+    parameters, options = list[inspect.Parameter](), dict[str, str]()
+    for name, each in own.parameters.items():
+        kind = (
+            get_args(each.annotation)[-1]
+            if (is_late := get_args(each.annotation)[:1] == (...,))
+            else each.annotation
+        )
+        if not is_dataclass(kind):
+            parameters.append(each)
+            options |= {name: f"--{name.replace('_', '-')}"} if each.kind is each.KEYWORD_ONLY else {}
+            continue
+        settings = settings_of(kind)
+        options |= {setting.name: setting.option for setting in settings.values()}
+        given = [one for one in settings.values() if one.panel is not None and one.name not in own.parameters]
+        taken[name] = kind, is_late, [one.name for one in given]
+        for one in given:
+            default = None if one.is_list else one.default
+            parameters.append(each.replace(name=one.name, default=default, annotation=option_of(one)))
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        with spelled(options):
+            for name, (kind, is_late, names) in taken.items():
+                stated = {each: given.pop(each) for each in names}
+                make = partial(kind, **{each: value for each, value in stated.items() if value is not None})
+                given[name] = make if is_late else make()
+            command(**given)
+
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
+
+
+@contextmanager
+def spelled(options: Mapping[str, str]) -> Iterator[None]:
+    """Let errors about settings name their options."""
+    first, inside = (
+        "|".join(options),
+        "|".join(name for name in options if "_" in name),
+    )  # others are words, too
+    named = re.compile(rf"^(?:{first})\b(?==| (?:is|are|has|takes?|needs?)\b)|\b(?:{inside})\b")
+    try:
+        yield
+    except OpenVSEError as error:
+        error.args = (named.sub(lambda found: options[found[0]], str(error)),)
+        raise
 
 
 Device: TypeAlias = Annotated[

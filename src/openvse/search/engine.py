@@ -26,17 +26,9 @@ from openvse.runtime.arrays import ArraySet, embeds_gaussians, turned, uncertain
 from openvse.runtime.model import load_embedder
 from openvse.scoring.calibration import PART, Calibration
 from openvse.search.catalogue import Catalogue, IndexCatalogue, StoreCatalogue
-from openvse.search.exact import ExactSearch, comparison_of
+from openvse.search.exact import EmbeddedQueries, ExactSearch, as_arrays, comparison_of, embed_queries
 from openvse.search.hits import Answer, Hit, Hits, Probabilities, title_of
-from openvse.search.query import (
-    EmbeddedQueries,
-    OneQuery,
-    Page,
-    Query,
-    as_arrays,
-    each_query,
-    embed_queries,
-)
+from openvse.search.query import OneQuery, Page, Query, check_pages, each_query
 from openvse.search.rank_fusion import DEPTH, Ranking, WordHits, joined
 from openvse.search.scenes import are_same, first_of_scenes, unit_vectors
 from openvse.search.text_hits import lines_with
@@ -244,6 +236,7 @@ class SearchEngine:
             )
         given = [each for each in asked if isinstance(each, Query)]
         wanted = [pages[number] for number in full]
+        check_pages(given, wanted)
         if rerank is None:
             answered = self._answers(given, wanted)
         else:
@@ -300,7 +293,7 @@ class SearchEngine:
         where = tuple(parse_conditions(page.where))
         searched = self.catalogue.count(where)
         probabilities = Probabilities(self.calibration, max(1, searched), page.expected, page.min_precision)
-        probabilities.check([query])
+        probabilities.check()
         return _Search(query, page, where, searched, probabilities, *self._word_hits(query, page, where))
 
     def _probabilities(self, search: _Search, queries: EmbeddedQueries, number: int) -> Probabilities:
@@ -519,10 +512,6 @@ class SearchEngine:
         self, query: Query, page: Page, where: tuple[Condition, ...]
     ) -> tuple[WordHits, int | None]:
         """Return the items with words of a query (none for ``similarity``), and the number with all words, if known."""
-        if page.only == "words" and not query.is_sentence:
-            raise DataError(
-                "only=words needs queries that are just a sentence: leave it out, or give a sentence"
-            )
         if not query.is_sentence or (page.only == "similarity" and self.calibration is None):
             return WordHits(), None
         if (indexed := self.catalogue.words(query.text, where)) is None and page.only == "words":

@@ -26,7 +26,7 @@ from openvse.media.videos import ClipSource
 from openvse.output.thumbnails import THUMBNAIL_PX
 from openvse.search import Answer, Page, Query
 from openvse.search.cache import ByteCache
-from openvse.search.contact_sheet import captions_beside
+from openvse.search.sheets import captions_beside
 from openvse.serving.batching import CLIENT, FairPlaces, Gatherer, RememberingModel, ServedModel
 from openvse.serving.decoding import LARGE_PX, Decoders, SlowImageError
 from openvse.serving.layers import RequestMetrics
