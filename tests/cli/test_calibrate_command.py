@@ -87,7 +87,7 @@ def test_search_shows_probabilities_and_takes_a_precision(
     assert names(result.stderr, 0.999, 20)
     photo = trained / "album" / "00.png"
     line = refused("search", calibrated, index, photo, "--min-precision", 0.5)
-    assert line.startswith("--min-precision only takes sentences as queries")
+    assert line.startswith("--min-precision takes sentences alone as queries")
     given = (calibrated, index, "red", "--min-precision", 0.5, "--rerank", f"{calibrated},weight=0.5")
     assert "weight is 0.5" in refused("search", *given)
     assert "at most 1" in refused("search", calibrated, index, "red", "--min-precision", 0)

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperOption
 
 from openvse.errors import OpenVSEError
 from openvse.halves import missing_package, training_module, usable_device
+from openvse.indexing.manifest import IndexSettings
 from openvse.settings import FIRST, Setting, settings_of
 
 if TYPE_CHECKING:
@@ -260,15 +261,7 @@ QueryBankSplit: TypeAlias = Annotated[
         "the query bank of the model.",
     ),
 ]
-Engine: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ENGINE",
-        help="Engine that finds the nearest embeddings: exact, int8 (in the index folder), or the URL of a "
-        "server, such as http://HOST:6333 (Qdrant) or postgresql://USER@HOST/DATABASE. The index keeps no password in "
-        "a URL. OPENVSE_ENGINE_URL may hold the URL. Default: the engine of the index.",
-    ),
-]
+Engine: TypeAlias = option_of(replace(settings_of(IndexSettings)["engine"], panel=None))
 Null: TypeAlias = Annotated[
     bool,
     typer.Option("--null", "-0", help="Print paths that end with a zero byte each, for 'xargs -0'."),
