@@ -101,7 +101,7 @@ def test_settings_refuse_a_number_outside_of_the_range_that_they_name() -> None:
         (Settings, "rerank_top", (0,), (1,)),
         (Settings, "reload_s", (0.0, math.nan), (0.5,)),
         (Limits, "uploads", (-1,), (1,)),
-        (Limits, "answer_s", (-1.0, math.inf), (0.5,)),
+        (Limits, "timeout", (-1.0, math.inf), (0.5,)),
     ):
         for number in wrong:
             with pytest.raises(DataError, match=f"^{name} is {re.escape(repr(number))}: give a "):
