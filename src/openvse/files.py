@@ -324,7 +324,7 @@ def parse_json(
     except ValueError as error:  # of a number with thousands of digits
         raise JsonError(f"not JSON ({error})") from error
     level = [tree] if text.count("[") + text.count("{") > _MAX_JSON_DEPTH else []
-    for _ in range(_MAX_JSON_DEPTH):
+    for _ in range(_MAX_JSON_DEPTH if level else 0):
         level = [
             part
             for each in level

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from openvse import __version__
 from openvse.errors import DataError, IndexFormatError, ModelError
 from openvse.files import given_path, several, user_cache
-from openvse.halves import missing_package, training_module, usable_device
+from openvse.halves import missing_package, usable_device
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import MANIFEST, IndexManifest, find_model, index_folder, read_manifest
 from openvse.media.images import read_image
@@ -34,6 +34,7 @@ from openvse.scoring.calibration import read_calibration
 from openvse.scoring.hubs import read_arrays
 from openvse.search.engine import SearchEngine
 from openvse.search.exact import as_arrays
+from openvse.search.provided import MODEL_SIZE
 
 if TYPE_CHECKING:  # a query needs no indexer
     from openvse.indexing.build import IndexReport
@@ -255,8 +256,8 @@ class FirstIndex:
     def __str__(self) -> str:
         """Return the plan: the index to make, its model, and the time it takes."""
         minutes = max(1, round(self.count * _IMAGE_S / (os.cpu_count() or 1) / 60))
-        known = {} if missing_package() else training_module("openvse.conversion.published").PUBLISHED
-        size = f", a download of {known[self.model].millions * 4:,} MB," if self.model in known else ""
+        megabytes = 0 if missing_package() else MODEL_SIZE.get()(self.model)
+        size = f", a download of {megabytes:,} MB," if megabytes else ""
         return (
             f"{escaped(self.folder)} has no index yet: one of {self.count:,} images by the model {self.model}{size} "
             f"takes about {minutes:,} minute(s), and will be {escaped(self.out)}"

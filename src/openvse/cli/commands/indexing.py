@@ -30,7 +30,6 @@ from openvse.cli.options import (
 )
 from openvse.cli.stopping import going_on
 from openvse.errors import IndexFormatError, OpenVSEError
-from openvse.halves import training_module
 from openvse.indexing.manifest import HOW, WHAT, IndexSettings
 from openvse.settings import settings_of
 
@@ -158,17 +157,9 @@ def tell_of_other(loaded: LoadedModel, folders: list[Path], out: Path) -> None:
 
 def bank_sentences(name: str | None) -> list[str] | None:
     """Return the sentences of ``--query-bank``, or None to keep the bank. Raise OpenVSEError if there are none."""
-    from openvse.scoring.hubs import MOST_TEXTS
+    from openvse.search.provided import SENTENCES
 
-    if name in (None, "", "none"):
-        return [] if name else None
-    if Path(name).is_file():
-        listing = training_module("openvse.encoding.listing")
-        return [each.text for each in listing.list_records(name, kind="texts").records]
-    open_corpus = training_module("openvse.datasets").open_corpus
-    corpus = open_corpus(name, require_images=False, questions=False)
-    drawn = training_module("openvse.evaluation.bank").drawn_for_bank(corpus.split("train"))
-    return [" ".join(text.split()) for text in drawn.captions[:MOST_TEXTS]]
+    return ([] if name else None) if name in (None, "", "none") else SENTENCES.get()(name)
 
 
 def show_step(display: Display, out: Path, step: str, state: WorkProgress) -> None:
@@ -194,9 +185,9 @@ def tell_of_towers(out: Path, towers: Towers | None) -> None:
 def sharing_of(model: LoadedModel, workers: Workers) -> Sharing:
     """Return the processes that embed."""
     from openvse.indexing.embedding import Sharing
+    from openvse.search.provided import SAME_MODEL
 
-    load_same = training_module("openvse.tasks.load").load_same
-    return Sharing(workers, partial(load_same, model.source, model.fingerprint, workers.device))
+    return Sharing(workers, partial(SAME_MODEL.get(), model.source, model.fingerprint, workers.device))
 
 
 def warn_of(report: IndexReport) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -13,11 +13,12 @@ from openvse.cli.app import app
 from openvse.cli.commands.indexing import Yes, index_of
 from openvse.cli.options import Device, Engine, Rerank, Reranking, Threads, with_settings
 from openvse.errors import OpenVSEError
-from openvse.halves import training_module
 from openvse.serving.settings import Limits, Settings
 
 if TYPE_CHECKING:
+    from openvse.runtime.model import WholeModel
     from openvse.search.opening import LoadedModel
+    from openvse.search.provided import AnswersQuestions
     from openvse.serving.served import Source
     from openvse.serving.service import Service
 
@@ -113,8 +114,9 @@ def serve(
 def source_of(word: str, model: str | None, images: Path | None, engine: str | None) -> Source:
     """Return the source to serve. Raise OpenVSEError if there is none, or if an option does not fit it."""
     from openvse.indexing.manifest import index_folder
+    from openvse.search.provided import STORE_ADDRESS
     from openvse.serving.served import Source
-    from openvse.stores.choice import read_address, shown_url
+    from openvse.stores.choice import shown_url
 
     if "://" not in word:
         if images is not None:
@@ -127,7 +129,7 @@ def source_of(word: str, model: str | None, images: Path | None, engine: str | N
         raise OpenVSEError(f"{name} does not name its model: give it with --model")
     if images is not None and not images.is_dir():
         raise OpenVSEError(f"{images} is no folder: give --images the indexed folder on this machine")
-    return Source(read_address(word), images=images)
+    return Source(STORE_ADDRESS.get()(word), images=images)
 
 
 def load_service(
@@ -174,20 +176,23 @@ def load_served(
     return load_for_index(source.place, manifest, model, device=device, threads=threads), named
 
 
-def load_second(rerank: Reranking, device: str) -> Any:
+def load_second(rerank: Reranking, device: str) -> WholeModel:
     """Load the model of ``--rerank``. Raise OpenVSEError if it cannot be used, or has a weight or features."""
     if rerank.weight != 1 or rerank.features is not None:
         raise OpenVSEError("a server takes no weight and no features of --rerank: give MODEL[,top=N]")
+    from openvse.runtime.model import MODEL_LOADER
+
     source = rerank.model
     refuse_without_torch("--rerank", source)
-    return training_module("openvse.tasks.load").load_two_tower(source, device=device)
+    return MODEL_LOADER.get()(source, device=device)
 
 
-def load_answerer(source: str, device: str) -> Any:
+def load_answerer(source: str, device: str) -> AnswersQuestions:
     """Load the model of ``--answer``."""
+    from openvse.search.provided import ANSWERER
+
     refuse_without_torch("--answer", source)
-    answerer = training_module("openvse.vqa.answerer").Answerer
-    return training_module("openvse.tasks.load").load_as(answerer, source, device=device)
+    return ANSWERER.get()(source, device)
 
 
 def refuse_without_torch(option: str, source: str) -> None:
