@@ -1,7 +1,7 @@
 """Settings that are declared once, as fields of a class: the command line, REST, MCP and the reference read them there.
 
-A field has a name, a type and a default, its sentence is in the docstring of the class, and a ``Setting`` in its
-annotation says what else holds: ``top_k: Annotated[int, Setting(1, panel="Which hits")] = 10``.
+A field has a name, a type and a default, its sentence is in the docstring of the class, and a ``Declared`` in its
+annotation says what else holds: ``top_k: Annotated[int, Declared(1, panel="Which hits")] = 10``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, ForwardRef, Union, get_args, get_origin
@@ -24,22 +24,17 @@ FIRST = "Options"
 
 
 @dataclass(frozen=True)
-class Setting:
+class Declared:
     """What holds for a setting, whoever gives it.
 
     Attributes:
-        least: the lowest number.
-        most: the highest number.
-        above: whether the lowest number itself is excluded.
+        above: whether the least number itself is excluded.
         zero: what 0 means, where it is allowed beside the range.
-        panel: the panel of the help that shows its option, or None without an option.
+        panel: the panel of the help for its option, "" if the command chooses one, None without an option.
         metavar: the word for its value in the help.
         words: its options, the first of which stands in messages. Default: its name with dashes.
-        envvar: a variable of the environment that the option reads.
-        name: the keyword of Python and the key of REST.
-        about: its sentence.
-        type: the type of its value, without None. ``Any`` for a type that only Python can give.
-        default: its default.
+        name: the keyword of Python and the key of REST. This and what follows is read from the class.
+        type: the type of its value, without None. ``Any`` for one that only Python can give.
         is_list: whether it has any number of texts.
     """
 
@@ -86,27 +81,29 @@ class Setting:
 
 
 @cache
-def settings_of(kind: type) -> dict[str, Setting]:
-    """Return the settings of a class by their names."""
+def settings_of(kind: Any) -> dict[str, Declared]:
+    """Return the settings of a class by their names, none of another type."""
+    if not is_dataclass(kind):
+        return {}
     _, _, entries = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")
-    entries, _, _ = entries.partition("\n\n")
-    said = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", entries.replace("``", ""), flags=re.M | re.S)
-    about = {name: " ".join(text.split()) for name, text in said}
+    entries = entries.partition("\n\n")[0].replace("``", "")
+    said = dict(re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", entries, flags=re.M | re.S))
     known = vars(sys.modules[kind.__module__])
     return {
         each.name: replace(
             _declared(str(each.type), known),
             name=each.name,
-            about=about.get(each.name, "")[:1].upper() + about.get(each.name, "")[1:],
+            about=re.sub(r"\s+", " ", about[:1].upper() + about[1:]).strip(),
             default=each.default,
         )
         for each in fields(kind)
+        for about in [said.get(each.name, "")]
     }
 
 
-def _declared(annotation: str, known: dict[str, Any]) -> Setting:
+def _declared(annotation: str, known: dict[str, Any]) -> Declared:
     """Return what an annotation says of a setting. A type in quotation marks is known to type checkers alone."""
-    kind, said = eval(annotation, dict(known)), Setting()
+    kind, said = eval(annotation, dict(known)), Declared()
     if get_origin(kind) is Annotated:
         kind, said = get_args(kind)
     if isinstance(kind, ForwardRef):
@@ -119,5 +116,5 @@ def _declared(annotation: str, known: dict[str, Any]) -> Setting:
 
 def check_settings(given: Any, kinds: tuple[type, ...] = (str,)) -> None:
     """Check the settings of an instance of a class, in which any number of texts (``kinds``) becomes a tuple."""
-    for name, each in settings_of(type(given)).items():
+    for name, each in settings_of(given.__class__).items():
         object.__setattr__(given, name, each.checked(getattr(given, name), kinds))

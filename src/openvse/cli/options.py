@@ -7,10 +7,10 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperOption
@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperOption
 from openvse.errors import OpenVSEError
 from openvse.halves import missing_package, training_module, usable_device
 from openvse.indexing.manifest import IndexSettings
-from openvse.settings import FIRST, Setting, settings_of
+from openvse.settings import FIRST, Declared, check_settings, settings_of
 
 if TYPE_CHECKING:
     from openvse.pipeline import Workers
@@ -88,18 +88,6 @@ def use_threads(count: int | None) -> int | None:
     return count
 
 
-def chosen_workers(processes: int, cluster: str | None, threads: int | None, device: str) -> Workers | None:
-    """Return the processes that share the work, or None. Raise OpenVSEError if a cluster has no number of processes."""
-    if processes:
-        from openvse.pipeline import Workers
-
-        return Workers(processes, threads or 1, device, cluster)
-    if cluster is not None:
-        raise OpenVSEError("--cluster needs a number of processes that share the work: add --processes N")
-    use_threads(threads)
-    return None
-
-
 def few_first(
     *names: str,
     panels: Mapping[str, Sequence[str]] | None = None,
@@ -139,28 +127,23 @@ def few_first(
     return FewFirst
 
 
-def option_of(each: Setting, more: str = "", *, panel: str | None = None) -> Any:
-    """Return the option of a setting. ``more`` is said of the form that a command line has of its value."""
-    least, most = each.least, each.most
-    more_than = ">" if each.above else ">="
-    bounds = f" [x{more_than}{least:g}]" if math.isfinite(least) else ""
-    if math.isfinite(most):
-        bounds = f" [{least:g}{'<' if each.above else '<='}x<={most:g}]"
-    kind = list[str] if each.is_list else each.type
+def option_of(each: Declared, more: str = "", *, panel: str = "", callback: Any = None) -> Any:
+    """Return the option of a setting. ``more`` is said of the form that its value has in the command line."""
+    if each.most < math.inf:
+        bounds = f" [{each.least:g}{'<' if each.above else '<='}x<={each.most:g}]"
+    else:
+        bounds = f" [x{'>' if each.above else '>='}{each.least:g}]" if each.least > -math.inf else ""
     # Typer gives a switch that may be left out a second name, --no-..., if no name is given.
     names = () if each.type is bool and each.default is None else each.words or (each.option,)
-    return Annotated[
-        kind if each.default not in (None, ()) else kind | None,
-        typer.Option(
-            *names,
-            help=" ".join(filter(None, (each.about, more, "Can be repeated." * each.is_list))),
-            metavar=f"{each.metavar}{bounds}" if each.metavar else None,
-            rich_help_panel=panel or each.panel,
-            envvar=each.envvar or None,
-            show_envvar=bool(each.envvar),
-            show_default=each.default not in (None, "", ()),
-        ),
-    ]
+    return typer.Option(
+        *names,
+        help=" ".join(filter(None, (each.about, more, "Can be repeated." * each.is_list))),
+        metavar=f"{each.metavar}{bounds}" if each.metavar else None,
+        rich_help_panel=panel or each.panel or None,
+        envvar=each.envvar or None,
+        show_default=each.default not in (None, "", ()),
+        callback=callback,
+    )
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -170,33 +153,34 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     other settings. A setting among its own parameters is its own. Errors name its options: these and its keywords.
     """
     own = inspect.signature(command, eval_str=True)
-    taken: dict[str, tuple[Any, bool, list[str]]] = {}
+    makers: dict[str, tuple[Any, Sequence[str]]] = {}
     parameters, options = list[inspect.Parameter](), dict[str, str]()
     for name, each in own.parameters.items():
-        kind = (
-            get_args(each.annotation)[-1]
-            if (is_late := get_args(each.annotation)[:1] == (...,))
-            else each.annotation
+        *_, kind = (
+            get_args(each.annotation) if get_origin(each.annotation) is Callable else (each.annotation,)
         )
-        if not is_dataclass(kind):
+        if not (settings := settings_of(kind)):
             parameters.append(each)
             options |= {name: f"--{name.replace('_', '-')}"} if each.kind is each.KEYWORD_ONLY else {}
             continue
-        settings = settings_of(kind)
         options |= {setting.name: setting.option for setting in settings.values()}
         given = [one for one in settings.values() if one.panel is not None and one.name not in own.parameters]
-        taken[name] = kind, is_late, [one.name for one in given]
+        makers[name] = (
+            (kind if kind is each.annotation else partial(partial, kind)),
+            [one.name for one in given],
+        )
         for one in given:
-            default = None if one.is_list else one.default
-            parameters.append(each.replace(name=one.name, default=default, annotation=option_of(one)))
+            typed = list[str] if one.is_list else one.type
+            default = one.default or None if one.is_list else one.default
+            typed = Annotated[typed if default is not None else typed | None, option_of(one)]
+            parameters.append(each.replace(name=one.name, default=default, annotation=typed))
 
     @wraps(command)
     def run(**given: Any) -> None:
         with spelled(options):
-            for name, (kind, is_late, names) in taken.items():
-                stated = {each: given.pop(each) for each in names}
-                make = partial(kind, **{each: value for each, value in stated.items() if value is not None})
-                given[name] = make if is_late else make()
+            for name, (make, names) in makers.items():
+                stated = {each: value for each in names if (value := given.pop(each)) is not None}
+                given[name] = make(**stated)
             command(**given)
 
     run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -205,11 +189,8 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def spelled(options: Mapping[str, str]) -> Iterator[None]:
-    """Let errors about settings name their options."""
-    first, inside = (
-        "|".join(options),
-        "|".join(name for name in options if "_" in name),
-    )  # others are words, too
+    """Let errors about settings name their options. A name without "_" is an ordinary word further on in a line."""
+    first, inside = "|".join(options), "|".join(name for name in options if "_" in name)
     named = re.compile(rf"^(?:{first})\b(?==| (?:is|are|has|takes?|needs?)\b)|\b(?:{inside})\b")
     try:
         yield
@@ -218,14 +199,40 @@ def spelled(options: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
-Device: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="Device to compute on: cpu, cuda, mps, or auto for the fastest one.",
-        callback=usable_device,
-    ),
-]
+@dataclass(frozen=True)
+class RunSettings:
+    """Where a command computes.
+
+    Attributes:
+        processes: the number of processes that share the work, through Ray. 0 uses only this one.
+        cluster: the address of a running Ray cluster, or 'auto'. All its machines must see the same files. Default: the
+            processes are on this machine.
+        device: the device to compute on: cpu, cuda, mps, or auto for the fastest one.
+        threads: the number of CPU threads of each process. Default: chosen by PyTorch, or 1 with --processes.
+    """
+
+    processes: Annotated[int, Declared(0, panel="", metavar="N")] = 0
+    cluster: Annotated[str | None, Declared(panel="")] = None
+    device: Annotated[str, Declared(panel="", metavar="NAME")] = "cpu"
+    threads: Annotated[int | None, Declared(1, panel="", metavar="N")] = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        object.__setattr__(self, "device", usable_device(self.device))
+
+    def workers(self) -> Workers | None:
+        """Return the processes that share the work, or None. Raise OpenVSEError if a cluster has no number of them."""
+        if self.processes:
+            from openvse.pipeline import Workers
+
+            return Workers(self.processes, self.threads or 1, self.device, self.cluster)
+        if self.cluster is not None:
+            raise OpenVSEError("--cluster needs a number of processes that share the work: add --processes N")
+        use_threads(self.threads)
+        return None
+
+
+Device: TypeAlias = Annotated[str, option_of(settings_of(RunSettings)["device"], callback=usable_device)]
 RunDevice: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -263,7 +270,7 @@ QueryBankSplit: TypeAlias = Annotated[
         "the query bank of the model.",
     ),
 ]
-Engine: TypeAlias = option_of(replace(settings_of(IndexSettings)["engine"], panel=None))
+Engine: TypeAlias = Annotated[str | None, option_of(replace(settings_of(IndexSettings)["engine"], panel=""))]
 Null: TypeAlias = Annotated[
     bool,
     typer.Option("--null", "-0", help="Print paths that end with a zero byte each, for 'xargs -0'."),
@@ -337,25 +344,6 @@ Folds: TypeAlias = Annotated[
 ]
 BatchSize: TypeAlias = Annotated[
     int, typer.Option(min=1, help="Number of images, sentences or questions in a batch.")
-]
-Processes: TypeAlias = Annotated[
-    int,
-    typer.Option(min=0, help="Number of processes to share the work, through Ray. 0 uses only this one."),
-]
-Cluster: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        help="Address of a running Ray cluster, or 'auto'. All its machines must see the same files. Default: the "
-        "processes are on this machine."
-    ),
-]
-ThreadsOfEach: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--threads",
-        min=1,
-        help="Number of CPU threads of each process. Default: chosen by PyTorch, or 1 with --processes.",
-    ),
 ]
 ModelName: TypeAlias = Annotated[
     str, typer.Argument(help="A model folder, a hub id, or a name that 'openvse list models' lists.")

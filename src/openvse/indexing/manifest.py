@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from openvse.errors import DataError, IndexDamagedError, IndexFormatError, IndexVersionError
 from openvse.files import read_json, write_whole
-from openvse.settings import FIRST, Setting, check_settings
+from openvse.settings import FIRST, Declared, check_settings
 
 if TYPE_CHECKING:
     from openvse.media.text_reading import TextReader
@@ -61,16 +61,16 @@ class IndexSettings:
             forget the text.
     """
 
-    ignore: Annotated[Sequence[str] | None, Setting(panel=FIRST)] = None
-    follow_links: Annotated[bool | None, Setting(panel=WHAT)] = None
-    segment_seconds: Annotated[float | None, Setting(0.1, 86_400, zero="whole clips", panel=WHAT)] = None
-    dtype: Annotated[VectorDtype | None, Setting(panel=HOW, metavar="TYPE")] = None
-    query_bank: Annotated[Sequence[str] | None, Setting(panel=WHAT, metavar="FILE")] = None
-    engine: Annotated[str | None, Setting(panel=HOW, metavar="ENGINE")] = None
+    ignore: Annotated[Sequence[str] | None, Declared(panel=FIRST)] = None
+    follow_links: Annotated[bool | None, Declared(panel=WHAT)] = None
+    segment_seconds: Annotated[float | None, Declared(0.1, 86_400, zero="whole clips", panel=WHAT)] = None
+    dtype: Annotated[VectorDtype | None, Declared(panel=HOW, metavar="TYPE")] = None
+    query_bank: Annotated[Sequence[str] | None, Declared(panel=WHAT, metavar="FILE")] = None
+    engine: Annotated[str | None, Declared(panel=HOW, metavar="ENGINE")] = None
     towers: Annotated[
-        Literal["text", "both", "none"] | None, Setting(panel=HOW, metavar="WHICH", envvar="OPENVSE_TOWERS")
+        Literal["text", "both", "none"] | None, Declared(panel=HOW, metavar="WHICH", envvar="OPENVSE_TOWERS")
     ] = None
-    read_text: Annotated["str | TextReader | None", Setting(panel=FIRST, metavar="[READER]")] = None
+    read_text: Annotated["str | TextReader | None", Declared(panel=FIRST, metavar="[READER]")] = None
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -179,12 +179,12 @@ class SearchEngine:
     def search(
         self,
         queries: OneQuery | Iterable[OneQuery],
-        top_k: int = 10,
+        top_k: int = Page.top_k,
         *,
-        where: Sequence[Condition | str] = (),
-        skip: int = 0,
-        min_score: float | None = None,
-        min_precision: float | None = None,
+        where: Sequence[Condition | str] = Page.where,
+        skip: int = Page.skip,
+        min_score: float | None = Page.min_score,
+        min_precision: float | None = Page.min_precision,
     ) -> Hits | list[Hits]:
         """Return the best items, best first, or a list of them for each of several queries. ``answer`` does more.
 

@@ -172,8 +172,8 @@ class Probabilities:
 
     curve: Calibration | None
     searched: int
-    expected: float | None = None
-    min_precision: float | None = None
+    expected: float | None
+    min_precision: float | None
     captioned: float | None = None
     part: Calibration | None = None
 

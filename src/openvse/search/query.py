@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from openvse.errors import DataError
 from openvse.files import several, whole_characters
 from openvse.media.names import names_image
-from openvse.settings import FIRST, Setting, check_settings
+from openvse.settings import FIRST, Declared, check_settings
 
 if TYPE_CHECKING:  # a command line that only prints its help reads neither images nor conditions
     from openvse.indexing.conditions import Condition
@@ -52,11 +52,11 @@ class Query:
     """
 
     text: str = ""
-    image: Annotated["ClipSource | None", Setting(metavar="IMAGE")] = None
-    like: Annotated[str | None, Setting(metavar="ITEM")] = None
-    avoid: Annotated[Sequence[str], Setting(metavar="TEXT")] = ()
-    image_weight: Annotated[float, Setting(0, 1, words=("weight of --image",))] = 0.5
-    avoid_weight: Annotated[float, Setting(0, words=("weight of --avoid",))] = 0.5
+    image: Annotated["ClipSource | None", Declared(metavar="IMAGE")] = None
+    like: Annotated[str | None, Declared(metavar="ITEM")] = None
+    avoid: Annotated[Sequence[str], Declared(metavar="TEXT")] = ()
+    image_weight: Annotated[float, Declared(0, 1, words=("weight of --image",))] = 0.5
+    avoid_weight: Annotated[float, Declared(0, words=("weight of --avoid",))] = 0.5
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -146,8 +146,8 @@ class Page:
         where: conditions that all hits fulfil, such as 'taken >= 2024-05', 'near = 52.5,13.4,20km', 'path ~ holiday/*',
             'size > 2MB', or one on a key of the metadata.
         min_score: the lowest score of a hit.
-        min_precision: the lowest probability of a hit, so that at least this share of the hits is expected to be
-            relevant. For sentences alone, and a model with a curve ('openvse evaluate --calibrate').
+        min_precision: the lowest probability of a hit, for sentences alone. The model needs a curve ('openvse evaluate
+            --calibrate').
         expected: the expected number of items that are relevant to a sentence, for the probabilities. Default: as in
             the data of the model's curve.
         one_per: only the best segment of a clip (``file``), or only the first of images that are nearly the same, with
@@ -159,14 +159,14 @@ class Page:
         DataError: a number is outside its range, ``where`` holds no conditions, or a word is not allowed.
     """
 
-    top_k: Annotated[int, Setting(1, panel=FIRST, metavar="N", words=("--top-k", "-k"))] = 10
-    skip: Annotated[int, Setting(0, panel=WHICH, metavar="N")] = 0
-    where: Annotated["Sequence[Condition | str]", Setting(panel=FIRST, metavar="TEST")] = ()
-    min_score: Annotated[float | None, Setting(panel=WHICH, metavar="X")] = None
-    min_precision: Annotated[float | None, Setting(0, 1, above=True, panel=WHICH, metavar="P")] = None
-    expected: Annotated[float | None, Setting(0, above=True, panel=WHICH, metavar="N")] = None
-    one_per: Annotated[OnePer | None, Setting(panel=WHICH, metavar="WHAT")] = None
-    only: Annotated[Only | None, Setting(panel=WHICH, metavar="WHICH")] = None
+    top_k: Annotated[int, Declared(1, panel=FIRST, metavar="N", words=("--top-k", "-k"))] = 10
+    skip: Annotated[int, Declared(0, panel=WHICH, metavar="N")] = 0
+    where: Annotated["Sequence[Condition | str]", Declared(panel=FIRST, metavar="TEST")] = ()
+    min_score: Annotated[float | None, Declared(panel=WHICH, metavar="X")] = None
+    min_precision: Annotated[float | None, Declared(0, 1, above=True, panel=WHICH, metavar="P")] = None
+    expected: Annotated[float | None, Declared(0, above=True, panel=WHICH, metavar="N")] = None
+    one_per: Annotated[OnePer | None, Declared(panel=WHICH, metavar="WHAT")] = None
+    only: Annotated[Only | None, Declared(panel=WHICH, metavar="WHICH")] = None
 
     def __post_init__(self) -> None:
         from openvse.indexing.conditions import Condition

@@ -28,7 +28,7 @@ from openvse.indexing.conditions import parse_condition
 from openvse.media.videos import ClipSource
 from openvse.search import Page, Query
 from openvse.serving.served import Served
-from openvse.settings import Setting, settings_of
+from openvse.settings import Declared, settings_of
 
 LARGEST_PAGE = 200
 """The largest number of hits of one page."""
@@ -91,7 +91,7 @@ PagedQuery: TypeAlias = tuple[Query, Page]
 """A query, and the wanted hits."""
 
 
-def _checked(setting: Setting, given: Any, read: Callable[[Any], Any]) -> Any:
+def _checked(setting: Declared, given: Any, read: Callable[[Any], Any]) -> Any:
     """Return a value of JSON or an address that its setting allows. Raise an error in the words of the setting."""
     with suppress(ValidationError):
         given = given if isinstance(given, bool) else read(given)

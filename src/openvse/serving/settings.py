@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
 from openvse.errors import OpenVSEError
-from openvse.settings import FIRST, Setting, check_settings
+from openvse.settings import FIRST, Declared, check_settings
 
 _ACCESS, _LIMITS = "Who may ask", "Limits"
-Count: TypeAlias = Annotated[int, Setting(0)]
-Seconds: TypeAlias = Annotated[float, Setting(0)]
+Count: TypeAlias = Annotated[int, Declared(0)]
+Seconds: TypeAlias = Annotated[float, Declared(0)]
 
 TOKEN_CHARACTERS = 16
 """The shortest token that is accepted."""
@@ -45,13 +45,13 @@ class Limits:
         sentences: cached embeddings of sentences, so that the next page of hits needs no text encoder.
     """
 
-    max_upload: Annotated[float, Setting(0, 1000, above=True, panel=_LIMITS, metavar="MB")] = 20.0
+    max_upload: Annotated[float, Declared(0, 1000, above=True, panel=_LIMITS, metavar="MB")] = 20.0
     json_bytes: Count = 250_000
     bodies: Count = 10
     upload_pixels: Count = 50_000_000
     uploads: Count = 8
     upload_s: Seconds = 30.0
-    timeout: Annotated[float, Setting(0, panel=_LIMITS, metavar="S")] = 30.0
+    timeout: Annotated[float, Declared(0, panel=_LIMITS, metavar="S")] = 30.0
     decode_s: Seconds = 10.0
     stall_s: Seconds = 30.0
     head_s: Seconds = 10.0
@@ -96,15 +96,15 @@ class Settings:
             outside its range.
     """
 
-    title: Annotated[str, Setting(panel=FIRST)] = "openvse"
-    example: Annotated[tuple[str, ...], Setting(panel=FIRST)] = ()
-    host: Annotated[str, Setting(panel=_ACCESS)] = "127.0.0.1"
-    port: Annotated[int, Setting(0, 65535, panel=_ACCESS, metavar="PORT")] = 8000
-    token: Annotated[str, Setting(panel=_ACCESS, envvar="OPENVSE_TOKEN")] = ""
-    allow_public: Annotated[bool, Setting(panel=_ACCESS)] = False
-    name: Annotated[tuple[str, ...], Setting(panel=_ACCESS)] = ()
-    rerank_top: Annotated[int, Setting(1)] = 20
-    reload_s: Annotated[float, Setting(0, above=True)] = 2.0
+    title: Annotated[str, Declared(panel=FIRST)] = "openvse"
+    example: Annotated[tuple[str, ...], Declared(panel=FIRST)] = ()
+    host: Annotated[str, Declared(panel=_ACCESS)] = "127.0.0.1"
+    port: Annotated[int, Declared(0, 65535, panel=_ACCESS, metavar="PORT")] = 8000
+    token: Annotated[str, Declared(panel=_ACCESS, envvar="OPENVSE_TOKEN")] = ""
+    allow_public: Annotated[bool, Declared(panel=_ACCESS)] = False
+    name: Annotated[tuple[str, ...], Declared(panel=_ACCESS)] = ()
+    rerank_top: Annotated[int, Declared(1)] = 20
+    reload_s: Annotated[float, Declared(0, above=True)] = 2.0
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:

@@ -15,15 +15,11 @@ import typer
 from openvse.cli.app import app
 from openvse.cli.options import (
     BatchSize,
-    Cluster,
-    Device,
     Json,
     ModelName,
     Out,
     Overwrite,
-    Processes,
-    ThreadsOfEach,
-    chosen_workers,
+    RunSettings,
     few_first,
     option_of,
     with_settings,
@@ -61,12 +57,15 @@ Features = Annotated[
     ),
 ]
 _SETTINGS = settings_of(IndexSettings)
-ReadText = option_of(replace(_SETTINGS["read_text"], type=Literal["rapidocr", "none"]))
-Bank = option_of(
-    replace(_SETTINGS["query_bank"], type=str, is_list=False),
-    "A file with one a line, a table of captions, or data such as flickr8k:/data/f8k, with 4,000 of its training "
-    "captions; or none. Default: the model's own.",
-)
+ReadText = Annotated[Literal["rapidocr", "none"] | None, option_of(_SETTINGS["read_text"])]
+Bank = Annotated[
+    str | None,
+    option_of(
+        replace(_SETTINGS["query_bank"], is_list=False),
+        "A file with one a line, a table of captions, or data such as flickr8k:/data/f8k, with 4,000 of its training "
+        "captions; or none. Default: the model's own.",
+    ),
+]
 CheckAll = Annotated[
     bool,
     typer.Option(
@@ -106,10 +105,7 @@ def index(
     read_text: ReadText = None,
     overwrite: Overwrite = False,
     check: CheckAll = False,
-    processes: Processes = 0,
-    cluster: Cluster = None,
-    device: Device = "cpu",
-    threads: ThreadsOfEach = None,
+    run: RunSettings,
     as_json: Json = False,
 ) -> None:
     """Embed folders of images for search. A later run embeds only changes, and a stopped run continues."""
@@ -117,8 +113,8 @@ def index(
     from openvse.runtime.model import load_embedder
     from openvse.search.updating import index as update
 
-    workers = chosen_workers(processes, cluster, threads, device)
-    loaded = load_embedder(model, device="cpu" if workers else device, threads=threads)
+    workers = run.workers()
+    loaded = load_embedder(model, device="cpu" if workers else run.device, threads=run.threads)
     tell_of_other(loaded, folders, out)
     with bar() as display:
         report = update(
@@ -131,7 +127,7 @@ def index(
             forget=forget or (),
             features=features,
             overwrite=overwrite,
-            threads=threads,
+            threads=run.threads,
             check=check,
             sharing=None if workers is None else sharing_of(loaded, workers),
             progress=partial(show_step, display, out),

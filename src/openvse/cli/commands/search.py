@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -52,13 +52,19 @@ ModelOption = Annotated[
         help="The model, in place of MODEL: a model folder, or the output of 'openvse export'.",
     ),
 ]
-Like = option_of(replace(QUERY["like"], is_list=True), "Or an image.", panel=FIRST)
-Avoid = option_of(QUERY["avoid"], "TEXT,weight=W: W times each (default: 0.5).", panel=FIRST)
-Image = option_of(
-    replace(QUERY["image"], type=str),
-    "It is combined with every sentence. IMAGE,weight=W: it has the weight W (default: 0.5), and the sentence 1 - W.",
-    panel=WHICH,
-)
+Like = Annotated[list[str] | None, option_of(QUERY["like"], "Or an image. Can be repeated.", panel=FIRST)]
+Avoid = Annotated[
+    list[str] | None, option_of(QUERY["avoid"], "TEXT,weight=W: W times each (default: 0.5).", panel=FIRST)
+]
+Image = Annotated[
+    str | None,
+    option_of(
+        QUERY["image"],
+        "It is combined with every sentence. IMAGE,weight=W: it has the weight W (default: 0.5), and the sentence "
+        "1 - W.",
+        panel=WHICH,
+    ),
+]
 Html = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write a contact sheet that opens in a browser.")
 ]
