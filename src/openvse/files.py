@@ -480,7 +480,8 @@ def locked(folder: Path, what: str, refusal: type[OpenVSEError]) -> Iterator[Non
 
     The kernel releases the lock when the process ends, in whatever way. Reading does not need the lock. A ``refusal``
     about ``what``, for instance a "feature store", is raised if another process writes or the locks of POSIX are
-    missing.
+    missing. (The package ``filelock`` does not tell who holds a lock, and Windows lacks more than locks: ``os.preadv``,
+    and renaming over a file that is read.)
     """
     try:
         import fcntl

@@ -1,4 +1,7 @@
-"""What the search half asks of the training half, each with its type. It is imported when it is first used."""
+"""What the search half asks of the training half, each with its type. It is imported when it is first used.
+
+A model argument is one that ``model_loader`` or ``same_model`` returned.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class MakesReranker(Protocol):
 
     def __call__(
         self,
-        model: WholeModel,
+        model: Any,
         *,
         top: int,
         weight: float = ...,
@@ -78,7 +81,7 @@ class WritesTowers(Protocol):
 
     def __call__(
         self,
-        model: WholeModel,
+        model: Any,
         index: str | Path,
         wanted: str | None = ...,
         *,
@@ -92,10 +95,10 @@ ANSWERER: Provided[Callable[[str, str], AnswersQuestions]] = Provided("answerer"
 CAPTIONS: Provided[Callable[[Path], Mapping[str, Sequence[str]]]] = Provided("captions")
 """Returns the captions of the images in a folder, by their path below it."""
 
-COMPARISON: Provided[Callable[[WholeModel, bool], ItemComparison]] = Provided("comparison")
+COMPARISON: Provided[Callable[[Any, bool], ItemComparison]] = Provided("comparison")
 """Returns the comparison of items with queries by the model's own similarity, swapped if items are sentences."""
 
-EXPLAINER: Provided[Callable[[WholeModel, Any, str], dict[str, Any]]] = Provided("explainer")
+EXPLAINER: Provided[Callable[[Any, Any, str], dict[str, Any]]] = Provided("explainer")
 """Returns the share of each part of an image, and of each word of a sentence, in their score, as JSON."""
 
 MODEL_SIZE: Provided[Callable[[str], int]] = Provided("model_size")
@@ -109,7 +112,7 @@ SAME_MODEL: Provided[Callable[[str, str, str], WholeModel]] = Provided("same_mod
 SENTENCES: Provided[Callable[[str], list[str]]] = Provided("sentences")
 """Returns the sentences of a file, or the training captions of a data set, for a query bank."""
 
-STORED_FEATURES: Provided[Callable[[WholeModel, str, Path | None], StoredImages | None]]
+STORED_FEATURES: Provided[Callable[[Any, str, Path | None], StoredImages | None]]
 STORED_FEATURES = Provided("stored_features")
 """Returns the stored features that replace images, of a model, its place, and a store if one is named."""
 
