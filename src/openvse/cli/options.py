@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -175,28 +174,24 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
             typed = Annotated[typed if default is not None else typed | None, option_of(one)]
             parameters.append(each.replace(name=one.name, default=default, annotation=typed))
 
+    # A name without "_" is an ordinary word where it does not begin the message.
+    first, inside = "|".join(options), "|".join(name for name in options if "_" in name)
+    named = re.compile(rf"^(?:{first})\b(?==| (?:is|are|has|takes?|needs?)\b)|\b(?:{inside or '(?!)'})\b")
+
     @wraps(command)
     def run(**given: Any) -> None:
-        with spelled(options):
+        try:
             for name, (make, names) in makers.items():
-                stated = {each: value for each in names if (value := given.pop(each)) is not None}
-                given[name] = make(**stated)
+                given[name] = make(
+                    **{each: value for each in names if (value := given.pop(each)) is not None}
+                )
             command(**given)
+        except OpenVSEError as error:
+            error.args = (named.sub(lambda found: options[found[0]], str(error)),)
+            raise
 
     run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
-
-
-@contextmanager
-def spelled(options: Mapping[str, str]) -> Iterator[None]:
-    """Let errors about settings name their options. A name without "_" is an ordinary word further on in a line."""
-    first, inside = "|".join(options), "|".join(name for name in options if "_" in name)
-    named = re.compile(rf"^(?:{first})\b(?==| (?:is|are|has|takes?|needs?)\b)|\b(?:{inside})\b")
-    try:
-        yield
-    except OpenVSEError as error:
-        error.args = (named.sub(lambda found: options[found[0]], str(error)),)
-        raise
 
 
 @dataclass(frozen=True)

@@ -159,27 +159,20 @@ def build_index(
         IndexFormatError: the index cannot be written, or belongs to another model or other folders.
     """
     given = [given_path(each, "folder") for each in several(folder, "folder", (str, Path))]
-    _check_allowed(model, given, batch_size)
+    if not given:
+        raise DataError("folder is empty: give at least one folder of images")
+    if not model.indexable:
+        raise ModelError(_NOT_INDEXABLE)
+    check_number("batch_size", batch_size, 1, whole=True)
     embedder = partial(Embedder, model, batch_size, stored)
-    run_of = partial(_Run, model, given, embedder=embedder, settings=settings or IndexSettings(), check=check)
-    run_of = partial(
-        run_of, overwrite=overwrite, add=add, place=model_place, sharing=sharing, progress=progress
-    )
+    run_of = partial(_Run, model, given, embedder=embedder, settings=settings or IndexSettings(), add=add)
+    run_of = partial(run_of, overwrite=overwrite, check=check, place=model_place)
     with nullcontext(out) if isinstance(out, IndexFolder) else IndexFolder(given_path(out, "out")) as index:
-        run = run_of(index)
+        run = run_of(index, sharing=sharing, progress=progress)
         try:
             return run(index.find())
         except IndexDamagedError:  # of a database that SQLite cannot read: everything is embedded anew
             return run(None, anew=True)
-
-
-def _check_allowed(model: ImageEmbedder, folders: Sequence[Path], size: int) -> None:
-    """Raise ModelError or DataError if no index is possible."""
-    if not folders:
-        raise DataError("folder is empty: give at least one folder of images")
-    if not model.indexable:
-        raise ModelError(_NOT_INDEXABLE)
-    check_number("batch_size", size, 1, whole=True)
 
 
 def _plan(asked: _Run, folders: Sequence[Path], holds: Held) -> tuple[tuple[Root, ...], bool]:

@@ -43,6 +43,8 @@ WHAT, HOW = "What is indexed", "How it is kept"
 class IndexSettings:
     """The settings of an index, which it remembers. None keeps the present one.
 
+    ``read_text`` also takes a ``TextReader`` of your own, which you give every time.
+
     Attributes:
         ignore: patterns of files or folders to skip, as in .gitignore. A file .openvseignore in a folder has the same
             effect.
@@ -51,7 +53,7 @@ class IndexSettings:
             model of images sees the middle frame of each segment.
         dtype: the number type of the embeddings: float32, or float16, which halves disk and memory.
         query_bank: sentences that show which images rank high for every query, to demote these, in place of the model's
-            own. No sentences: no demotion.
+            own, which a new index has. No sentences: no demotion.
         engine: the engine that finds the nearest embeddings: exact, int8 (in the index folder), or the URL of a server,
             such as http://HOST:6333 (Qdrant) or postgresql://USER@HOST/DATABASE. The index keeps no password in a URL.
             OPENVSE_ENGINE_URL may hold the URL. Default: the engine of the index.

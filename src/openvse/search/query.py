@@ -39,8 +39,8 @@ class Query:
     Attributes:
         text: a sentence that hits should fit.
         image: an image that hits should resemble, by itself or with the sentence.
-        like: an item of the index that hits should resemble, by its path below the indexed folder. It is no hit itself.
-        avoid: sentences that hits should not fit. A part of their scores is subtracted.
+        like: an item of the index that hits should resemble, by its path below the indexed folder. It is no hit.
+        avoid: sentences that hits should not fit: half of their scores is subtracted.
         image_weight: the weight of the image, and of the item, beside a sentence, which has 1 minus it.
         avoid_weight: the part of the score of each sentence to avoid that is subtracted.
 
@@ -79,7 +79,11 @@ class Query:
             return given
         if isinstance(given, str) and not names_image(given):
             return cls(given)
-        if isinstance(given, str | Path) and not _is_file(given):
+        try:
+            is_gone = isinstance(given, str | Path) and not Path(given).is_file()
+        except (OSError, ValueError):  # a name that no file can have
+            is_gone = True
+        if is_gone:
             raise DataError(
                 f"{given}: this image does not exist: check the path, or give Query(text=...) for a sentence"
             )
@@ -110,14 +114,6 @@ class Query:
         share = self.image_weight if self.text.strip() else 1.0
         each = share / max(1, sum(seen))
         return (1 - share if any(seen) else 1.0) if self.text.strip() else 0.0, each * seen[0], each * seen[1]
-
-
-def _is_file(path: str | Path) -> bool:
-    """Return whether there is such a file. False for a name that no file can have."""
-    try:
-        return Path(path).is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def each_query(given: Any) -> list[Query | str]:

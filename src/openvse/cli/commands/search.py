@@ -53,18 +53,8 @@ ModelOption = Annotated[
     ),
 ]
 Like = Annotated[list[str] | None, option_of(QUERY["like"], "Or an image. Can be repeated.", panel=FIRST)]
-Avoid = Annotated[
-    list[str] | None, option_of(QUERY["avoid"], "TEXT,weight=W: W times each (default: 0.5).", panel=FIRST)
-]
-Image = Annotated[
-    str | None,
-    option_of(
-        QUERY["image"],
-        "It is combined with every sentence. IMAGE,weight=W: it has the weight W (default: 0.5), and the sentence "
-        "1 - W.",
-        panel=WHICH,
-    ),
-]
+Avoid = Annotated[list[str] | None, option_of(QUERY["avoid"], "TEXT,weight=W: W times.", panel=FIRST)]
+Image = Annotated[str | None, option_of(QUERY["image"], "IMAGE,weight=W: by the weight W.", panel=WHICH)]
 Html = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write a contact sheet that opens in a browser.")
 ]
