@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         tokenization,
         types,
     )
-    from openvse.assembly.pooling import Pool, pooling
+    from openvse.assembly.parts import Pool, pooling
     from openvse.exporting.write import export
     from openvse.indexing.manifest import IndexSettings
     from openvse.model.tower import Tower

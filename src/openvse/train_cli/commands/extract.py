@@ -23,7 +23,7 @@ from openvse.train_cli.completion import complete_encoder
 
 if TYPE_CHECKING:
     from openvse.features.extract import ExtractionReport
-    from openvse.features.layout import StoreDtype
+    from openvse.features.store import StoreDtype
     from openvse.pipeline import Workers
 
 IMAGES_AT_ONCE, TEXTS_AT_ONCE = 32, 128
