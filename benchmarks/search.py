@@ -36,7 +36,7 @@ from openvse.indexing.writer import IndexWriter
 from openvse.runtime.arrays import ArraySet
 from openvse.search import Page, SearchEngine
 from openvse.search.exact import ExactSearch
-from openvse.search.query import EmbeddedQueries
+from openvse.search.exact import EmbeddedQueries
 
 TOP_K = 10
 MANY = 64

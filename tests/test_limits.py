@@ -58,6 +58,7 @@ SHARED_MODULES = {
 # They stand for the constructors of all parts, each of which has keywords of its own.
 HAND_KEYWORDS_ON = {
     "src/openvse/assembly/parts.py:PartMaker.__call__",
+    "src/openvse/cli/options.py:with_settings.run",
     "src/openvse/registry.py:Configured.__new__",
 }
 # A path into somebody's machine; the brackets keep the pattern from finding itself.
