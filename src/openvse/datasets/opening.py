@@ -23,7 +23,7 @@ from openvse.datasets.sidecars import detect_sidecars
 from openvse.datasets.table import describe_other_tables, lone_tables, open_table
 from openvse.datasets.vqa2 import detect_vqa2
 from openvse.datasets.webdataset import find_shards
-from openvse.errors import DataError, nearest
+from openvse.errors import DataError, NoCaptionsError, nearest
 from openvse.media.listing import list_media
 
 _EXPECTED = (
@@ -196,9 +196,10 @@ def _detect(root: Path) -> str:
         if fits(root):
             return name
     listing = list_media(root, videos=True)
-    reason = describe_other_tables(root) or _EXPECTED
-    state = f"{root}: {len(listing.paths) or 'no'} image(s) and no captions there ({reason})"
-    raise DataError("; ".join((state, *listing.problems())))
+    reason = describe_other_tables(root)
+    state = f"{root}: {len(listing.paths) or 'no'} image(s) and no captions there ({reason or _EXPECTED})"
+    kind = NoCaptionsError if listing.paths and not reason else DataError  # a table may have other names
+    raise kind("; ".join((state, *listing.problems())))
 
 
 def _detect_questions(root: Path) -> str:

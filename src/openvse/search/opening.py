@@ -44,7 +44,12 @@ LoadedModel: TypeAlias = Any
 MODEL_VARIABLE = "OPENVSE_MODEL"
 """The model of a first index, if none is named."""
 
+BUILT_IN = "names"
+"""The model of a first index that needs no download (``retrieval.names``). It lies in the folder of the index."""
+
 _FIRST_MODEL = "clip-b32"
+_OWN_MODEL = "model"
+_FINDS = "which finds things, animals and places outdoors, but not people, colours or counts"
 _RUN = ("recipe.yaml", "last.pt")  # files that a run writes first
 _IMAGE_S = 0.1  # seconds of one core for an image: measured for clip-b32, with its decoding
 
@@ -255,12 +260,36 @@ class FirstIndex:
     def __str__(self) -> str:
         """Return the plan: the index to make, its model, and the time it takes."""
         minutes = max(1, round(self.count * _IMAGE_S / (os.cpu_count() or 1) / 60))
-        known = {} if missing_package() else training_module("openvse.conversion.published").PUBLISHED
-        size = f", a download of {known[self.model].millions * 4:,} MB," if self.model in known else ""
+        size = f", {load}," if (load := _download_of(self.model)) else ""
+        other = f" (--model {BUILT_IN} needs no download, {_FINDS})" if load else ""
         return (
             f"{escaped(self.folder)} has no index yet: one of {self.count:,} images by the model {self.model}{size} "
-            f"takes about {minutes:,} minute(s), and will be {escaped(self.out)}"
+            f"takes about {minutes:,} minute(s), and will be {escaped(self.out)}{other}"
         )
+
+    def load(self, device: str, *, is_chosen: bool) -> LoadedModel:
+        """Load the model. Where nobody chose one, and the published model cannot be had, load the built-in one."""
+        if self.model != BUILT_IN:
+            try:
+                return load_embedder(self.model, device=device)
+            except ModelError as error:
+                if is_chosen:
+                    raise
+                _logger.warning("%s", error)
+        place = self.out / _OWN_MODEL
+        training_module("openvse.retrieval.names").write_model_of_names(self.folder, place)
+        _logger.warning(
+            "the index is made by the built-in model of names, %s. A better one (%s): openvse index %s %s --out %s "
+            "--overwrite",
+            *(_FINDS, _download_of(_FIRST_MODEL), _FIRST_MODEL, escaped(self.folder), escaped(self.out)),
+        )
+        return load_embedder(str(place), device=device)
+
+
+def _download_of(model: str) -> str:
+    """Return the size of a published model in words, "" for any other."""
+    known = {} if missing_package() else training_module("openvse.conversion.published").PUBLISHED
+    return f"a download of {known[model].millions * 4:,} MB" if model in known else ""
 
 
 def holds_pictures(place: str | Path) -> bool:
@@ -306,11 +335,13 @@ def open_pictures(
             raise DataError(
                 f"{escaped(folder)} is no index, and holds no image: give an index, or a folder of images"
             )
-        plan = FirstIndex(folder, out, model or os.environ.get(MODEL_VARIABLE) or _FIRST_MODEL, count)
+        chosen = model or os.environ.get(MODEL_VARIABLE)
+        plan = FirstIndex(folder, out, chosen or _FIRST_MODEL, count)
         agreed(plan)
-        loaded = load_embedder(plan.model, device=device)
+        loaded = plan.load(device, is_chosen=bool(chosen))
         return out, loaded, index(loaded, folder, out, progress=progress).items
-    loaded = load_for_index(out, read_manifest(out), model, device=device)
+    own = model == BUILT_IN and (out / _OWN_MODEL).is_dir()
+    loaded = load_for_index(out, read_manifest(out), None if own else model, device=device)
     try:
         has_towers = isinstance(loaded, OnnxModel)  # a stopped first search may have left none
         report = index(loaded, folder, out, if_changed=has_towers, progress=progress).items
