@@ -19,7 +19,6 @@ from functools import partial
 import torch
 
 from _measure import environment, table
-from openvse.analysis.opening import open_two_towers
 from openvse.conversion.weights import expect_memory
 from openvse.functional import normalize
 from openvse.model.tower import evaluating
@@ -27,6 +26,7 @@ from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import EmbeddingSet, Inputs
+from openvse_papers.analysis.opening import open_two_towers
 
 SIZES = (100, 1_000, 10_000, 100_000)
 LONGEST_S = 20.0  # a gallery for which a query is expected to take longer is not measured

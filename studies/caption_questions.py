@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openvse.datasets import open_corpus
-from openvse.encoders.role_graph import tag_words
 from openvse.tokenization.word_splitters import split_words
+from openvse_papers.hgr.role_graph import tag_words
 
 COLORS = [
     "red",

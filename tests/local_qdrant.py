@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 from qdrant_client import QdrantClient
 
-from openvse.stores import qdrant
+from openvse_engines import qdrant
 
 LOCAL = "http://local.invalid:6333"
 

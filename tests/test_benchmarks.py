@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from openvse.errors import OpenVSEError
-from tests.analysis.small import plain, small_model
+from tests.papers.analysis.small import plain, small_model
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 

@@ -145,7 +145,6 @@ def test_the_shown_metadata_opens(tmp_path: Path, make_photos) -> None:
 
 def test_the_shown_data_set_opens(tmp_path: Path, make_photos, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DATASETS, "_parts", dict(DATASETS._parts))
-    monkeypatch.setitem(DATASETS.facts, "mine", None)  # taken out again after the test
     exec(blocks("data.md", "python")[0], {"__name__": "mine"})
     (tmp_path / "images").mkdir()
     for number, photo in enumerate(make_photos(2)):

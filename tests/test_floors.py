@@ -20,8 +20,9 @@ PACKAGE = Path(__file__).parent.parent / "src" / "openvse"
 # and the training half uses both.
 STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (0, frozenset({"errors", "types", "kernels"})),
-    (0, frozenset({"halves", "lazy"})),
+    (0, frozenset({"halves"})),
     (0, frozenset({"functional", "registry", "files", "media", "specs"})),
+    (0, frozenset({"lazy"})),
     (0, frozenset({"layers", "output", "pipeline", "scoring", "tokenization"})),
     (1, frozenset({"backbones", "runtime"})),
     (1, frozenset({"encoders", "aggregators", "objectives"})),
@@ -35,10 +36,10 @@ STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (4, frozenset({"training", "indexing", "exporting"})),
     (4, frozenset({"stores"})),
     (4, frozenset({"search"})),
-    (5, frozenset({"retrieval", "vqa"})),
+    (5, frozenset({"retrieval"})),
     (5, frozenset({"conversion"})),
     (6, frozenset({"tasks"})),
-    (7, frozenset({"analysis", "demo", "encoding", "report", "serving", "testing"})),
+    (7, frozenset({"demo", "encoding", "report", "serving", "testing"})),
     (8, frozenset({"cli"})),
     (8, frozenset({"train_cli"})),
 )
@@ -132,6 +133,27 @@ def test_imports_go_down() -> None:
         if room_of(path) in HEIGHT and (rooms := breaches(room_of(path), path.read_text()))
     }
     assert up == {}
+
+
+@pytest.mark.parametrize("beside", ["openvse_engines", "openvse_papers"])
+def test_a_package_beside_openvse_enters_by_the_door_alone(beside: str) -> None:
+    """openvse never imports it, it imports no other such package, and it takes public names."""
+    for package in sorted(PACKAGE.parent.iterdir()):
+        for path in package.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("openvse"):
+                    module, names = str(node.module), [alias.name for alias in node.names]
+                elif isinstance(node, ast.Import):
+                    module, names = "", [alias.name for alias in node.names]
+                else:
+                    continue
+                of = {each.split(".")[0] for each in (module, *names)}
+                assert package.name == beside or beside not in of, f"{path} imports {beside}"
+                if package.name == beside:
+                    hidden = [each for each in (*module.split("."), *names) if each.startswith("_")]
+                    assert [each for each in hidden if each not in ("__version__",)] == [], (
+                        f"{path}: {hidden}"
+                    )
 
 
 def test_a_room_belongs_to_one_half() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from openvse.datasets.registry import DataSet
 from openvse.registry import Registry
 from openvse.stores import StoreKind
 
@@ -271,7 +272,8 @@ def test_parts_are_where_their_names_say() -> None:
     for registry in registries():
         for name in registry:
             part = registry.get(name)
-            made_by = part = part.store if isinstance(part, StoreKind) else part
+            part = part.store if isinstance(part, StoreKind) else part
+            made_by = part = part.opens if isinstance(part, DataSet) else part
             place = set(made_by.__module__.split("."))
             named = not inspect.isclass(part) or part.__name__.lower() in names_of_class(name, registry.kind)
             if not named or not place & {name, *SHARED_MODULES}:

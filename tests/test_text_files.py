@@ -10,7 +10,6 @@ import pytest
 
 from openvse.cli.json_output import print_json
 from openvse.corpus.corpus import Record, build_corpus
-from openvse.corpus.questions import Question, build_questions
 from openvse.datasets.parquet import read_arrow
 from openvse.encoders.words_encoder import read_word_vectors
 from openvse.encoding.listing import list_records
@@ -22,6 +21,7 @@ from openvse.indexing.scanning import METADATA, RootListing, list_sentences, new
 from openvse.media.listing import RULES_FILE, rules_of
 from openvse.search.query import Query
 from openvse.specs.load import read_recipe
+from openvse_papers.vqa.questions import Question, build_questions
 
 BOM = b"\xef\xbb\xbf"
 

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from openvse.retrieval.recipe import PublishedRecalls, RetrievalRecipe
 from openvse.specs.model import Part, Strict, TowerSpec
 from openvse.specs.recipe import AverageSpec, DataSpec, OptimizerSpec, PhaseSpec, PlateauSpec, TrainingSpec
-from openvse.vqa.recipe import AnswersSpec, HeadSpec, VQARecipe
+from openvse_papers.vqa.recipe import AnswersSpec, HeadSpec, VQARecipe
 
 PAGE = Path(__file__).resolve().parents[1] / "reference" / "recipe_keys.md"
 HEAD = """# Keys of a recipe

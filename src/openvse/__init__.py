@@ -21,7 +21,6 @@ from openvse.lazy import lazy_names
 
 __version__ = "1.0.0"
 __all__ = [
-    "Answerer",
     "IndexSettings",
     "Pool",
     "SearchEngine",
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
         testing,
         tokenization,
         types,
-        vqa,
     )
     from openvse.assembly.pooling import Pool, pooling
     from openvse.exporting.write import export
@@ -79,7 +77,6 @@ if TYPE_CHECKING:
     from openvse.tasks.front import evaluate, list_models, list_parts, train
     from openvse.tasks.load import load
     from openvse.tasks.recipes import load_recipe
-    from openvse.vqa.answerer import Answerer
 
 guard()
 __getattr__, __dir__ = lazy_names(__name__)

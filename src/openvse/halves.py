@@ -1,8 +1,8 @@
 """The two halves of openvse: rooms that index, search and serve, and rooms that train, which need PyTorch.
 
 ``pip install openvse`` installs all files, and the packages of the search half. ``pip install 'openvse[train]'`` adds
-the training half's packages. A file of the search half never imports the training half. ``training_module`` imports it
-when a command needs it.
+the training half's packages. A file of the search half never imports the training half. What it needs of it are the
+functions of ``openvse.search.provided``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ TRAINING = frozenset(
     {
         *("types", "kernels", "functional", "specs", "layers", "backbones", "encoders", "aggregators"),
         *("objectives", "fusion", "similarities", "assembly", "losses", "model", "corpus", "features"),
-        *("sentences", "datasets", "batches", "evaluation", "training", "exporting", "retrieval", "vqa"),
-        *("conversion", "tasks", "analysis", "demo", "encoding", "report", "testing", "train_cli"),
+        *("sentences", "datasets", "batches", "evaluation", "training", "exporting", "retrieval"),
+        *("conversion", "tasks", "demo", "encoding", "report", "testing", "train_cli"),
     }
 )
 """The rooms of the training half."""

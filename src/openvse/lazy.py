@@ -11,15 +11,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from openvse.registry import installed, load_part
+
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package, by its name.
 
-    The lazy names are those that its ``__init__.py`` imports only for type checkers, under ``if TYPE_CHECKING``.
+    The lazy names are those that its ``__init__.py`` imports only for type checkers, under ``if TYPE_CHECKING``. An
+    installed package adds one as ``name.NAME``, or ``name.ROOM.NAME`` in a room.
     """
+    within = f"{package}.".removeprefix("openvse.")
 
     def get(name: str) -> Any:
         if (source := _sources(package).get(name)) is None:
+            if entry := installed("name").get(f"{within}{name}"):
+                return load_part(entry)
             inits = sorted(Path(__file__).parent.glob("*/__init__.py"))
             room = next((each.parent.name for each in inits if f'"{name}",' in each.read_text()), None)
             hint = f": it is in openvse.{room}" if room else ""
@@ -30,7 +36,8 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         )
 
     def names() -> list[str]:
-        return sorted({*sys.modules[package].__all__, *_sources(package)})
+        added = {each.removeprefix(within) for each in installed("name") if each.startswith(within)}
+        return sorted({*sys.modules[package].__all__, *_sources(package), *added})
 
     return get, names
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from openvse.errors import OpenVSEError, RecipeError, choices, nearest
+from openvse.halves import missing_package, refusal_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -93,6 +94,23 @@ def load_part(entry: EntryPoint) -> Any:
         ) from error
 
 
+class Provided(Generic[PartT]):
+    """A function of the training half that the search half calls: the entry point ``provider.NAME``, with its type."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get(self) -> PartT:
+        """Import the function. Raise MissingHalfError if the packages of the training half are missing."""
+        called = f"openvse's {self.name.replace('_', ' ')}"
+        if missing_package():
+            raise refusal_of(called)
+        if (entry := installed("provider").get(self.name)) is None:
+            raise OpenVSEError(f"{called} is missing, so the installation is broken: install openvse again")
+        found: PartT = load_part(entry)
+        return found
+
+
 class Registry(Generic[PartT]):
     """The parts of one kind, by the names that recipes use: built-in ones, and those of installed packages.
 
@@ -115,7 +133,7 @@ class Registry(Generic[PartT]):
 
     def add(self, name: str, part: Maker[PartT]) -> None:
         """Register a part. Raise RecipeError if another part has the name."""
-        if self._parts.get(name, part) is not part or (name not in self._parts and name in self):
+        if self._parts.get(name, part) != part or (name not in self._parts and name in self):
             raise RecipeError(f"{self.kind} {name!r} exists already: choose another name")
         self._parts[name] = part
 

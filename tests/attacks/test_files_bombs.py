@@ -15,10 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from openvse.conversion.checkpoint import read_vocabulary
 from openvse.datasets import open_corpus
 from openvse.datasets import parquet as parquet_module
-from openvse.encoders.role_graph import read_role_graphs
 from openvse.errors import (
     BadFeaturesError,
     BadImageError,
@@ -33,6 +31,8 @@ from openvse.features.importing import import_features
 from openvse.files import parse_json, read_json
 from openvse.media.images import read_image
 from openvse.specs.load import parse_override, read_recipe
+from openvse_papers.hgr.role_graph import read_role_graphs
+from openvse_papers.released.reading import read_vocabulary
 
 pytestmark = pytest.mark.medium
 pa = pytest.importorskip("pyarrow")
@@ -172,7 +172,7 @@ def test_json_is_bounded_in_size(tmp_path):
 
 
 def test_role_graphs_are_not_unpacked_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("openvse.encoders.role_graph._MAX_BYTES", 1 << 16)
+    monkeypatch.setattr("openvse_papers.hgr.role_graph._MAX_BYTES", 1 << 16)
     (tmp_path / "graphs.json.gz").write_bytes(gzip.compress(b" " * (1 << 22) + b"{}"))
     with pytest.raises(DataError):
         read_role_graphs(tmp_path / "graphs.json.gz")

@@ -144,7 +144,7 @@ def test_conditions_reach_a_database_as_values(tmp_path: Path) -> None:
     pytest.importorskip("psycopg")
     from openvse.indexing.conditions import parse_condition
     from openvse.stores.base import Within
-    from openvse.stores.pgvector import _where
+    from openvse_engines.pgvector import _where
 
     hostile = (
         'meta.title = "\'; DROP TABLE items; --"',

@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from openvse.conversion.checkpoint import read_vocabulary
 from openvse.datasets import open_corpus
 from openvse.errors import BadFeaturesError, OpenVSEError
 from openvse.features.arrays import ArrayRows
@@ -28,6 +27,7 @@ from openvse.media.headers import read_xmp
 from openvse.model.folder import read_config
 from openvse.runtime.description import read_description
 from openvse.tokenization.vocabulary import Vocabulary
+from openvse_papers.released.reading import read_vocabulary
 from photographs import read_header
 
 pytestmark = pytest.mark.medium

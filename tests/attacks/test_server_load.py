@@ -20,7 +20,7 @@ from openvse.search.query import Page, Query
 from openvse.serving.batching import CLIENT, BusyError
 from openvse.serving.service import Service
 from openvse.serving.settings import Limits, Settings
-from openvse.vqa.answerer import Answerer
+from openvse_papers.vqa.answerer import Answerer
 from tests.attacks.conftest import send
 from tests.conftest import draw_photo
 from tests.serving.conftest import Place, Running, client_of, png

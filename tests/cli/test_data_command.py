@@ -9,7 +9,7 @@ import pytest
 from album import write_album
 
 from openvse.datasets import DATASETS
-from openvse.datasets.registry import FACTS
+from tests.facts import FACTS
 
 
 def test_alone_it_lists_the_names(invoke) -> None:

@@ -28,10 +28,10 @@ from openvse.search import updating
 from openvse.similarities import SIMILARITIES
 from openvse.stores import STORES
 from tests.cli.album import answering_recipe, write_album, write_pictured_questions
-from tests.datasets.test_daquar import all_pairs
+from tests.papers.datasets.test_daquar import all_pairs
+from tests.papers.vqa.tiny_wordnet import write_wordnet
 from tests.runtime.colour_export import write_export
 from tests.sentences.test_sentences import write_bert
-from tests.vqa.tiny_wordnet import write_wordnet
 
 ROOT = Path(__file__).parents[2]
 TEXTS = {
@@ -104,8 +104,6 @@ def enter(
     monkeypatch.setattr(updating, "_write_towers", lambda *_: None)
     for registry in REGISTRIES:
         monkeypatch.setattr(registry, "_parts", dict(registry._parts))
-
-    monkeypatch.setattr(DATASETS, "facts", dict(DATASETS.facts))
 
     def start(page: str) -> ModuleType:
         (tmp_path / "page").mkdir()

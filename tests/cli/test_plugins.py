@@ -50,7 +50,8 @@ def test_a_part_of_ones_own_trains_and_is_used_again(
     assert with_plugin("train", recipe, *chosen, "--out", run) == f"{run / 'best'}\n"
     assert "name: soft_max\n    temperature: 0.1\n" in (run / "recipe.yaml").read_text()
     assert "# Retrieval on album/test" in with_plugin("evaluate", run / "best", "--on", tmp_path / "album")
-    assert "aggregator: gpo, soft_max\n" in with_plugin("list", "parts")
+    listed = with_plugin("list", "parts").splitlines()
+    assert any(line.startswith("aggregator: ") and "soft_max" in line for line in listed)
 
 
 @pytest.mark.medium

@@ -20,10 +20,10 @@ from click.testing import Result
 from PIL import Image
 
 from coco_judgements import write_cxc
-from openvse.analysis.sweep import Sweep, parse_axes
 from openvse.features.writer import FeatureStoreWriter
 from openvse.specs.load import list_recipes
 from openvse.tasks.recipes import load_recipe
+from openvse_papers.analysis.sweep import Sweep, parse_axes
 from tests.tiny_questions import answering_tree, write_tiny_questions
 
 Invoke = Callable[..., Result]

@@ -5,14 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_daquar import all_pairs
 
 from openvse.corpus import Facts, Form, Piece
 from openvse.datasets import DATASETS, check
 from openvse.datasets.check import check_data, describe_data
-from openvse.datasets.registry import FACTS
+from openvse.datasets.registry import DataSet
 from openvse.errors import RecipeError
+from tests.facts import FACTS
 from tests.naming import names
+from tests.papers.datasets.test_daquar import all_pairs
 
 SMALL = Facts(
     name="flickr8k",
@@ -43,9 +44,13 @@ def write_flickr(root: Path, counts: tuple[int, int, int], captions: int = 5, ex
     return root
 
 
+def with_facts(monkeypatch, name: str, facts: Facts) -> None:
+    monkeypatch.setitem(DATASETS._parts, name, DataSet(DATASETS.get(name), facts))
+
+
 @pytest.fixture
 def small(monkeypatch) -> None:
-    monkeypatch.setattr(check, "FACTS", {"flickr8k": SMALL})
+    with_facts(monkeypatch, "flickr8k", SMALL)
 
 
 def texts(findings: list[check.Finding], mark: str) -> list[str]:
@@ -152,7 +157,7 @@ def test_items_that_are_no_longer_published_are_no_fault(tmp_path, monkeypatch):
         items="clips",
         shrinks=True,
     )
-    monkeypatch.setattr(check, "FACTS", {"flickr8k": videos})
+    with_facts(monkeypatch, "flickr8k", videos)
     findings = check_data(f"flickr8k:{write_flickr(tmp_path, (6, 1, 2))}")
     assert "clips: 9" in texts(findings, "ok")
     told = "validation: 1, expected 2; what is missing is no longer published"
@@ -168,7 +173,7 @@ def test_a_piece_that_can_be_missing(tmp_path, monkeypatch):
         forms=(Form("the lists", (1, 1, 1), 15),),
         licence="",
     )
-    monkeypatch.setattr(check, "FACTS", {"flickr8k": facts})
+    with_facts(monkeypatch, "flickr8k", facts)
     findings = check_data(f"flickr8k:{write_flickr(tmp_path, (1, 1, 1))}")
     assert all(finding.ok for finding in findings)
     assert texts(findings, "note") == [f"boxes: none of boxes.json in {tmp_path}: get boxes.zip"]
@@ -226,9 +231,7 @@ def test_a_question_set_is_counted_in_questions(tmp_path, monkeypatch):
     root = all_pairs(tmp_path)
     for path in (root / "images").iterdir():
         path.write_text(path.name)
-    monkeypatch.setattr(
-        check, "FACTS", {"daquar": replace(FACTS["daquar"], forms=(Form("x", (18, 2, 2), 25),))}
-    )
+    with_facts(monkeypatch, "daquar", replace(FACTS["daquar"], forms=(Form("x", (18, 2, 2), 25),)))
     findings = check_data(f"daquar:{root}")
     assert all(finding.ok for finding in findings)
     assert {"images: 22", "questions: 25", "train: 18", "validation: 2", "test: 2"} <= set(

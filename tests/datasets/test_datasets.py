@@ -126,8 +126,6 @@ MINE = Facts(
 def plugged_in(monkeypatch) -> None:
     """Forget after the test what it registers."""
     monkeypatch.setattr(DATASETS, "_parts", dict(DATASETS._parts))
-    monkeypatch.setitem(DATASETS.facts, "mine", MINE)
-    del DATASETS.facts["mine"]
 
 
 def test_a_data_set_of_ones_own_is_a_function(tmp_path, plugged_in):

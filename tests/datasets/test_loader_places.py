@@ -7,15 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_clip_sets import TUMBLR
-from test_vqa2 import ANNOTATIONS, QUESTIONS, annotation, question
 
 from openvse.corpus import Piece
-from openvse.datasets import DATASETS, open_corpus
+from openvse.datasets import open_corpus
 from openvse.datasets.check import check_data
-from openvse.datasets.registry import FACTS
 from openvse.errors import DataError
+from tests.facts import FACTS
 from tests.failures import Failures
+from tests.papers.datasets.test_clip_sets import TUMBLR
+from tests.papers.datasets.test_vqa2 import ANNOTATIONS, QUESTIONS, annotation, question
 
 Files = dict[str, list[str]]
 """The media files of a small copy, by the piece that they belong to."""
@@ -185,5 +185,4 @@ def test_media_in_none_of_the_places_are_missing_to_both(tmp_path: Path) -> None
 
 
 def test_one_registration_holds_loader_and_facts() -> None:
-    for name, facts in DATASETS.facts.items():
-        assert facts.name == name in DATASETS and FACTS[name] is facts
+    assert {name: facts.name for name, facts in FACTS.items()} == {name: name for name in FACTS}

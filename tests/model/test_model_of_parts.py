@@ -23,8 +23,8 @@ from openvse.model.tower import Tower
 from openvse.model.two_tower import TwoTower
 from openvse.search import SearchEngine
 from openvse.similarities import Fused, SetMax
-from openvse.vqa.answerer import Answerer
-from openvse.vqa.answers import AnswerVocabulary
+from openvse_papers.vqa.answerer import Answerer
+from openvse_papers.vqa.answers import AnswerVocabulary
 from tests.conftest import PhotoMaker
 
 CAPTIONS = ["a red dog", "two cats"]

@@ -22,8 +22,8 @@ from openvse.retrieval.evaluate import evaluate_towers
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
 from openvse.training.kind import Request
-from tests.analysis.small import ENCODER, saved, small_model
 from tests.cli.album import write_album, write_recipe
+from tests.papers.analysis.small import ENCODER, saved, small_model
 
 REGIONS = {"encoder": {"name": "precomputed", "feature_dim": 5}, "aggregator": "gpo"}
 TUNED = {"encoder": {**ENCODER, "fine_tune": True}, "aggregator": "gpo"}

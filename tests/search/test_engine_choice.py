@@ -90,7 +90,7 @@ def test_a_server_that_only_an_index_names_is_not_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An index of somebody else may name any server, also one that only this machine reaches."""
-    from openvse.stores import pgvector, qdrant
+    from openvse_engines import pgvector, qdrant
 
     keys: list[object] = []
 
@@ -347,7 +347,7 @@ def test_a_server_that_is_not_there_is_said_in_lines_of_our_own(
 
 @pytest.mark.medium
 def test_a_key_that_is_not_encrypted_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    from openvse.stores import qdrant
+    from openvse_engines import qdrant
 
     with pytest.raises(EngineError, match="qdrant.invalid.*1 cannot"):
         qdrant.QdrantStore(

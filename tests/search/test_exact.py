@@ -14,8 +14,9 @@ from torch import Tensor
 from openvse.errors import IndexFormatError, ModelError
 from openvse.functional import normalize, set_max_scores
 from openvse.indexing.vector_files import MappedVectors
+from openvse.retrieval.comparison import ModelComparison
 from openvse.runtime.arrays import ArraySet
-from openvse.search.exact import ArrayComparison, ExactSearch, ModelComparison
+from openvse.search.exact import ArrayComparison, ExactSearch
 from openvse.search.query import EmbeddedQueries
 from openvse.similarities import Order, SetMax
 from openvse.stores import ranking

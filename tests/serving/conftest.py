@@ -26,9 +26,9 @@ from openvse.serving.server import create_app, listen, make_server
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
 from openvse.tasks.recipes import parse_recipe
-from openvse.vqa.answerer import Answerer
-from openvse.vqa.answers import AnswerVocabulary
-from openvse.vqa.build import build_answerer
+from openvse_papers.vqa.answerer import Answerer
+from openvse_papers.vqa.answers import AnswerVocabulary
+from openvse_papers.vqa.build import build_answerer
 from tests.conftest import draw_photo
 from tests.tiny_questions import COLOURS, answering_tree
 

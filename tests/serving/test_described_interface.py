@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from openvse.model.two_tower import TwoTower
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
-from openvse.vqa.answerer import Answerer
+from openvse_papers.vqa.answerer import Answerer
 from tests.serving.conftest import Place, Running, png
 from tests.serving.described import attacked
 

@@ -18,7 +18,7 @@ from openvse.model.two_tower import TwoTower
 from openvse.scoring.calibration import Calibration, CalibrationData
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
-from openvse.vqa.answerer import Answerer
+from openvse_papers.vqa.answerer import Answerer
 from tests.serving.conftest import Place, Running
 
 CHROMIUM = next(

@@ -26,7 +26,7 @@ from openvse.serving.layers import Bounds, RequestMetrics
 from openvse.serving.server import listen
 from openvse.serving.service import Service
 from openvse.serving.settings import Limits, Settings
-from openvse.vqa.answerer import Answerer
+from openvse_papers.vqa.answerer import Answerer
 from tests.serving.conftest import Place, client_of, png
 
 TOKEN = "a token of enough characters"

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from PIL import Image
 
-from openvse.datasets.question_folder import open_question_folder
+from openvse_papers.datasets.question_folder import open_question_folder
 
 pytest.importorskip("denckring_en_pos")
 STUDIES = Path(__file__).parents[2] / "studies"

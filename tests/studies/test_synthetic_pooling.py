@@ -12,7 +12,7 @@ import torch
 
 from openvse.aggregators import GPO
 from openvse.aggregators.gpo import MLP
-from tests.analysis.small import is_png
+from tests.papers.analysis.small import is_png
 
 
 @pytest.fixture

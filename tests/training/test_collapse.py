@@ -7,7 +7,7 @@ import pytest
 from openvse.retrieval.training import RetrievalTask
 from openvse.training import collapse
 from openvse.training.collapse import EQUAL_ANSWERS, EQUAL_EMBEDDINGS, CollapseDetector
-from openvse.vqa.training import AnsweringTask
+from openvse_papers.vqa.training import AnsweringTask
 
 
 def test_collapse_needs_a_whole_window(monkeypatch: pytest.MonkeyPatch) -> None:

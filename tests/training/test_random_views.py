@@ -18,8 +18,8 @@ from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
 from openvse.training.inputs import RunInputs
 from openvse.training.records import Silent
-from openvse.vqa.predict import question_batches
-from openvse.vqa.training import AnsweringTask, open_answering
+from openvse_papers.vqa.predict import question_batches
+from openvse_papers.vqa.training import AnsweringTask, open_answering
 from tests.conftest import PhotoMaker
 from tests.tiny import read_metrics, tiny_tree, write_tiny_corpus
 from tests.tiny_questions import answering_tree, write_tiny_questions

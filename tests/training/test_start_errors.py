@@ -117,11 +117,11 @@ def test_weights_that_exceed_the_memory(
 ) -> None:
     weights = (corpus / "base" / "best" / "model.safetensors").stat().st_size
     recipe = parse_recipe(from_base(corpus))
-    monkeypatch.setattr("openvse.conversion.weights.memory_of_machine", lambda: 3 * weights)
+    monkeypatch.setattr("openvse.training.memory.memory_of_machine", lambda: 3 * weights)
     with pytest.raises(TrainingError):
         run_recipe(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    monkeypatch.setattr("openvse.conversion.weights.memory_of_machine", lambda: weights - 1)
+    monkeypatch.setattr("openvse.training.memory.memory_of_machine", lambda: weights - 1)
     with pytest.raises(ModelError, match="weights"):
         run_recipe(recipe, tmp_path / "run")
 

@@ -26,8 +26,8 @@ from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
 from openvse.training.kind import LoadedRun, Request
 from openvse.training.records import Silent
-from openvse.vqa.answerer import Answerer
-from openvse.vqa.evaluate import compare_answerers, evaluate_answerer
+from openvse_papers.vqa.answerer import Answerer
+from openvse_papers.vqa.evaluate import compare_answerers, evaluate_answerer
 from tests.tiny import WORDS, Recorder, read_metrics, tiny_tree, write_tiny_corpus
 from tests.tiny_questions import THINGS, answering_tree, write_tiny_questions
 

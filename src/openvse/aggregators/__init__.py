@@ -19,7 +19,6 @@ from openvse.aggregators.learned import (
     SelfAttention,
     Seq2Seq,
 )
-from openvse.aggregators.levels import FrameLevels, GraphLevels
 from openvse.aggregators.simple import (
     AdaPool,
     FirstToken,
@@ -47,7 +46,6 @@ AGGREGATORS: Registry[Aggregator] = Registry(
         "conv1d": Conv1d,
         "external_attention": ExternalAttention,
         "first_token": FirstToken,
-        "frame_levels": FrameLevels,
         "fs_pool": FSPool,
         "gated": Gated,
         "gaussian": Gaussian,
@@ -55,7 +53,6 @@ AGGREGATORS: Registry[Aggregator] = Registry(
         "gem": GeM,
         "gpo": GPO,
         "gpo_data_dependent": GPODataDependent,
-        "graph_levels": GraphLevels,
         "k_max": KMax,
         "last_token": LastToken,
         "lip": LIP,

@@ -30,15 +30,15 @@ MISSING = f"Not installed: {INSTALL}".replace("[", r"\[")  # brackets are markup
 # The modules of the commands, which register them when they are imported, if these are called otherwise.
 _MODULES = {
     **{"index": "indexing", "blend": "convert", "demo": "train", "export": "convert"},
-    **{"list": "lists", "sweep": "analyze"},
+    **{"list": "lists"},
 }
 _SEARCH = ("duplicates", "index", "search", "serve")
 _TRAINING = (
-    *("analyze", "ask", "blend", "compare", "convert", "data", "demo"),
-    *("encode", "evaluate", "export", "extract", "list", "sweep", "train"),
+    *("blend", "compare", "convert", "data", "demo", "encode"),
+    *("evaluate", "export", "extract", "list", "train"),
 )
 _BUILT_IN = (*_SEARCH, *_TRAINING)
-_GROUPS = ("analyze", "data")  # below which a package may add a command
+_GROUPS = ("data",)  # below which a package may add a command
 
 _QUIET = ("--quiet", "-q")
 _VERBOSE = "--verbose"

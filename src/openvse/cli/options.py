@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -16,6 +16,7 @@ from openvse.halves import missing_package, training_module, usable_device
 
 if TYPE_CHECKING:
     from openvse.pipeline import Workers
+    from openvse.search.provided import RanksAgain
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,13 @@ class Reranking:
             raise OpenVSEError(f"--rerank {value}: give a whole top of 1 or more, and a weight from 0 to 1")
         return cls(model, int(top), weight, None if features is None else Path(features))
 
-    def load(self, device: str) -> Any:
+    def load(self, device: str) -> RanksAgain:
         """Load the model, and the store that it reads, if one is named."""
-        model = training_module("openvse.tasks.load").load_two_tower(self.model, device=device)
-        store = training_module("openvse.features.store").open_store(self.features, model.image.encoder)
-        ranker: Callable[..., Any] = training_module("openvse.retrieval.hit_reranker").HitReranker
-        return ranker(model, top=self.top, weight=self.weight, features=store)
+        from openvse.runtime.model import MODEL_LOADER
+        from openvse.search.provided import RERANKER
+
+        model = MODEL_LOADER.get()(self.model, device=device)
+        return RERANKER.get()(model, top=self.top, weight=self.weight, features=self.features)
 
 
 def use_threads(count: int | None) -> int | None:

@@ -14,9 +14,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from openvse.conversion.checkpoint import read_checkpoint
-from openvse.conversion.weights import Weights, dense_weights, expect_memory
+from openvse.conversion.weights import Weights, dense_weights
 from openvse.errors import CheckpointError, message_of
 from openvse.files import read_json
+from openvse.training.memory import expect_memory
 
 CONFIG, OPEN_CLIP_CONFIG = "config.json", "open_clip_config.json"
 INDEX = ".index.json"  # the end of the name of a list of weights in several files

@@ -25,3 +25,8 @@ _LISTED = parse_yaml(files("openvse.conversion").joinpath("published.yaml").read
 
 PUBLISHED = {name: PublishedModel(**fields) for name, fields in _LISTED.items()}
 """The models, with the ones to try first at the top."""
+
+
+def megabytes_of(name: str) -> int:
+    """Return the size of the weights of a published model, or 0 if the name is none of one."""
+    return PUBLISHED[name].millions * 4 if name in PUBLISHED else 0

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from openvse.corpus.corpus import Corpus
-from openvse.corpus.questions import QuestionSet
 
 
 @dataclass(frozen=True)
@@ -16,8 +15,8 @@ class SplitData:
     """The data of one split.
 
     Attributes:
-        unit: the name of the examples: "pairs" or "questions".
-        digest: a hash of the examples: names of images, captions, and for questions also the answers.
+        unit: the name of the examples, such as "pairs".
+        digest: a hash of the examples: names of images, captions, and whatever else belongs to one.
     """
 
     unit: str
@@ -40,13 +39,6 @@ class SplitData:
         pairs = zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True)
         lines = (f"{corpus.image_ids[image]}\0{corpus.captions[text]}" for image, text in pairs)
         return cls("pairs", len(corpus), len(corpus.relevance.images), digest_of(lines, ordered=ordered))
-
-    @classmethod
-    def of_questions(cls, questions: QuestionSet, *, ordered: bool = False) -> SplitData:
-        """Return the identity of the questions of a split: their names, images, words and answers."""
-        lines = ("\0".join((q.question_id, q.image_id, q.text, *q.answers)) for q in questions.questions)
-        digest = digest_of(lines, ordered=ordered)
-        return cls("questions", len(questions.image_ids), len(questions), digest)
 
 
 def digest_of(lines: Iterable[str], *, ordered: bool = True) -> str:

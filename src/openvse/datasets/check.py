@@ -19,7 +19,7 @@ from openvse.corpus.corpus import Corpus, long_captions
 from openvse.corpus.facts import Facts, Form
 from openvse.corpus.splits import LEAKAGE, SPLITS, canonical_split, shared_files
 from openvse.datasets.opening import open_corpus
-from openvse.datasets.registry import DATASETS, FACTS, parse_source
+from openvse.datasets.registry import DATASETS, parse_source
 from openvse.errors import DataError
 from openvse.features.arrays import ArrayFeatures
 from openvse.media.listing import Problem
@@ -80,8 +80,8 @@ def check_data(
     """
     name, root = parse_source(source)
     if name:
-        DATASETS.get(name)
-    if facts := FACTS.get(name):
+        DATASETS.get(name)  # there is such a data set
+    if facts := DATASETS.facts(name):
         return _published(facts, root, quick, progress)
     try:
         corpus = open_corpus(source, allow_outside=allow_outside)
@@ -105,7 +105,7 @@ def _enough(corpus: Corpus) -> Finding:
 
 def describe_data(name: str) -> str:
     """Return the facts of a data set, or its loader's docstring. Raise RecipeError if the name is unknown."""
-    opener, facts = DATASETS.get(name), FACTS.get(name)
+    opener, facts = DATASETS.loader(name), DATASETS.facts(name)
     if facts:
         return facts.describe()
     reads = (inspect.getdoc(opener) or "").partition("\nArgs:")[0]
@@ -249,7 +249,7 @@ def leakage_between_splits(corpus: Corpus, split: str = "") -> tuple[Problem, ..
         corpus: all splits of the data.
         split: the split to evaluate. Only its images count. "" or "all" takes all.
     """
-    if corpus.name in FACTS or not any(corpus.splits):
+    if DATASETS.facts(corpus.name) or not any(corpus.splits):
         return ()
     about = canonical_split(split) if split not in ("", "all") else ""
     return shared_files(corpus.image_ids, corpus.image_paths, corpus.splits, about=about)

@@ -1,63 +1,27 @@
-"""The layout of data sets: places of files, published formats, lists and names of splits, images outside."""
+"""The layout of data: places of files, names of splits, images outside of the folder."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path, PurePath
 from typing import Any
 
 from openvse.corpus.corpus import Record
-from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.splits import canonical_split, is_split
-from openvse.datasets.rows import table_lines
 from openvse.errors import DataError
 from openvse.files import read_json
 from openvse.media.names import escaped
-from openvse.specs.load import parse_yaml
 
 _MAX_PUBLISHED = 1 << 31
 _WORD = re.compile(r"[a-z]+", re.IGNORECASE)
-
-OWN_DATA = frozenset({"folder", "hf", "parquet", "question_folder", "sidecars", "table", "webdataset"})
-"""The data sets whose files may name any image path. The layouts of published data sets are known."""
-
-_PUBLISHED = parse_yaml(
-    resources.files("openvse.datasets").joinpath("facts.yaml").read_text(encoding="utf-8")
-)
-
-
-def published(name: str) -> Facts:
-    """Return the facts of a published data set, which ``facts.yaml`` lists."""
-    fields = dict(_PUBLISHED[name])
-    pieces = tuple(Piece(**{**each, "paths": tuple(each["paths"])}) for each in fields.pop("pieces"))
-    forms = []
-    for each in fields.pop("forms", ()):
-        ends = {split: tuple(names) for split, names in each.get("ends", {}).items()}
-        forms.append(Form(**{**each, "splits": tuple(each["splits"]), "ends": ends}))
-    return Facts(name, pieces=pieces, forms=tuple(forms), **fields)
 
 
 def first_file(root: Path, names: Iterable[str]) -> Path | None:
     """Return the first of some paths under the root that is a file."""
     return next((root / name for name in names if (root / name).is_file()), None)
-
-
-def first_folder(root: Path, names: Iterable[str]) -> Path | None:
-    """Return the first of some paths under the root that is a folder."""
-    return next((root / name for name in names if (root / name).is_dir()), None)
-
-
-def require_file(facts: Facts, root: Path, what: str) -> Path:
-    """Return the file of a piece of a published data set. Raise DataError if there is none."""
-    names = facts.places(what)
-    if (path := first_file(root, names)) is None:
-        raise DataError(f"{root}: no {' or '.join(names)}: get the captions of {facts.name} from its owners")
-    return path
 
 
 @contextmanager
@@ -71,34 +35,6 @@ def reading_json(path: Path, what: str, hook: Callable[[dict[str, Any]], Any] | 
         raise DataError(f"{path}: not in {what} ({error!r}): download it again") from error
     except OSError as error:
         raise DataError(f"{path}: it cannot be read ({error.strerror}): check the path") from error
-
-
-def read_splits(root: Path, lists: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
-    """Return the splits of each name in some lists. Of a list's possible paths, the first that exists is read."""
-    splits: defaultdict[str, set[str]] = defaultdict(set)
-    for split, names in lists.items():
-        path = first_file(root, names)
-        for number, line in enumerate(table_lines(path) if path else (), start=1):
-            if "\t" in line.strip():
-                raise DataError(f"{path}, line {number}: several columns between tabs: write one name a line")
-            if line.strip():
-                splits[line.strip()].add(split)
-    return splits
-
-
-def read_karpathy(path: Path, folder_of: Callable[[str], Path]) -> Iterator[Record]:
-    """Yield a record for each image, with the raw sentences and not their tokens.
-
-    Format: ``{"images": [{"filename", "filepath", "split", "sentences": [{"raw"}]}]}`` (Karpathy and Fei-Fei, CVPR
-    2015). Only COCO has ``filepath``, the folder of the image.
-    """
-    with reading_json(path, "Karpathy's format") as tree:
-        entries = tree["images"]
-        folders = {name: folder_of(name) for name in {entry.get("filepath", "") for entry in entries}}
-        for entry in entries:
-            sentences = [sentence["raw"] for sentence in entry["sentences"]]
-            file = folders[entry.get("filepath", "")] / entry["filename"]
-            yield Record(entry["filename"], file, sentences, entry["split"])
 
 
 def split_of_folder(path: PurePath) -> str:

@@ -1,51 +1,50 @@
-"""The data sets by name: the contract of a loader, and the registries. A new one takes a file and one line here."""
+"""The data sets by name: the contract of a loader, and the registry. A new one takes a file and one line here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from openvse.corpus.corpus import Corpus
 from openvse.corpus.facts import Facts
-from openvse.corpus.questions import QuestionSet
-from openvse.datasets.clips import (
-    MRW,
-    MSR_VTT,
-    MSR_VTT_1K_A,
-    MSVD,
-    TGIF,
-    VATEX,
-    open_mrw,
-    open_msr_vtt,
-    open_msr_vtt_1k_a,
-    open_msvd,
-    open_tgif,
-    open_vatex,
-)
-from openvse.datasets.coco import COCO, open_coco
-from openvse.datasets.daquar import DAQUAR, open_daquar
-from openvse.datasets.flickr import FLICKR8K, FLICKR8K_LAYOUT, FLICKR30K, FLICKR30K_LAYOUT
 from openvse.datasets.folder import open_folder
 from openvse.datasets.hf import open_hf
 from openvse.datasets.openmoji import open_openmoji
 from openvse.datasets.parquet import open_parquet
-from openvse.datasets.precomputed import PRECOMPUTED, open_precomputed
-from openvse.datasets.question_folder import open_question_folder
 from openvse.datasets.sidecars import open_sidecars
 from openvse.datasets.table import open_table
-from openvse.datasets.vqa2 import VQA2, open_vqa2
 from openvse.datasets.webdataset import open_webdataset
 from openvse.errors import RecipeError
 from openvse.registry import Registry
 
 
 @runtime_checkable
+class OtherData(Protocol):
+    """Data of another task than retrieval, such as questions about images, of which each sentence is about an image."""
+
+    @property
+    def image_ids(self) -> Sequence[str]:
+        """The identifiers of the images."""
+        ...
+
+    @property
+    def image_paths(self) -> Sequence[Path]:
+        """The files of the images."""
+        ...
+
+    def as_corpus(self) -> Corpus:
+        """Return the images with their sentences as captions, so that features can be made and a copy checked."""
+        ...
+
+
+@runtime_checkable
 class Loader(Protocol):
     """A function that opens a data set."""
 
-    def __call__(self, root: Path, /, *, require_images: bool) -> Corpus | QuestionSet:
-        """Return the data at a place: images or clips with captions, or questions about images.
+    def __call__(self, root: Path, /, *, require_images: bool) -> Corpus | OtherData:
+        """Return the data at a place: images or clips with captions, or data of another task.
 
         Args:
             root: the folder or file of the data set.
@@ -57,26 +56,33 @@ class Loader(Protocol):
         ...
 
 
-class DataSets(Registry[Corpus | QuestionSet]):
+@dataclass(frozen=True)
+class DataSet:
+    """A data set with what is known of it before it is opened. A call opens it.
+
+    Attributes:
+        facts: the facts of the published copy, of the same name.
+        own: whether it is a form of users' own data, whose files may name any image path.
+    """
+
+    opens: Loader
+    facts: Facts | None = None
+    own: bool = False
+
+    def __call__(self, root: Path, /, *, require_images: bool) -> Corpus | OtherData:
+        """Open the data set. See ``Loader``."""
+        return self.opens(root, require_images=require_images)
+
+
+class DataSets(Registry[Corpus | OtherData]):
     """Data sets by name: the loader of each, and the facts of published ones.
 
     To add your own data set, put one line in your own file: ``DATASETS.add("mine", open_mine)``. With ``facts=MINE``,
-    ``openvse list data`` and ``openvse data check`` describe and check it like the built-in ones.
-
-    Args:
-        known: by name, the loader of each built-in data set, and the facts of its published copy if there are any.
-
-    Raises:
-        RecipeError: the name in the facts differs from the name of the data set.
+    ``openvse list data`` and ``openvse data check`` describe and check it like the published ones. An installed package
+    adds a ``DataSet``, or only a loader.
     """
 
     listed_by: ClassVar[str] = "openvse list data"
-
-    def __init__(self, known: Mapping[str, tuple[Loader, Facts | None]]) -> None:
-        super().__init__("data set", {})
-        self.facts: dict[str, Facts] = {}
-        for name, (loader, facts) in known.items():
-            self.add(name, loader, facts=facts)
 
     def add(self, name: str, part: Loader, *, facts: Facts | None = None) -> None:
         """Register a loader under a name, with the facts of the published copy, which have the same name."""
@@ -84,39 +90,39 @@ class DataSets(Registry[Corpus | QuestionSet]):
             raise RecipeError(
                 f"{self.kind} {name!r} comes with the facts of {facts.name!r}: give both one name"
             )
-        super().add(name, part)
-        if facts is not None:
-            self.facts[name] = facts
+        super().add(name, part if facts is None else DataSet(part, facts))
+
+    def loader(self, name: str) -> Loader:
+        """Return the function that opens a data set. RecipeError names the known ones if it is none."""
+        part = self.get(name)
+        return part.opens if isinstance(part, DataSet) else part
+
+    def facts(self, name: str) -> Facts | None:
+        """Return the facts of a published data set, or None for another name."""
+        facts: Facts | None = getattr(self.get(name), "facts", None) if name in self else None
+        return facts
+
+    def is_own(self, name: str) -> bool:
+        """Return whether a name is a form of users' own data, whose files may name any image path."""
+        return bool(getattr(self.get(name), "own", False))
 
 
-DATASETS = DataSets(
-    {
-        "coco": (open_coco, COCO),
-        "daquar": (open_daquar, DAQUAR),
-        "hf": (open_hf, None),
-        "flickr30k": (FLICKR30K_LAYOUT.open, FLICKR30K),
-        "flickr8k": (FLICKR8K_LAYOUT.open, FLICKR8K),
-        "folder": (open_folder, None),
-        "mrw": (open_mrw, MRW),
-        "msr_vtt": (open_msr_vtt, MSR_VTT),
-        "msr_vtt_1k_a": (open_msr_vtt_1k_a, MSR_VTT_1K_A),
-        "msvd": (open_msvd, MSVD),
-        "openmoji": (open_openmoji, None),
-        "parquet": (open_parquet, None),
-        "precomputed": (open_precomputed, PRECOMPUTED),
-        "question_folder": (open_question_folder, None),
-        "sidecars": (open_sidecars, None),
-        "table": (open_table, None),
-        "tgif": (open_tgif, TGIF),
-        "vatex": (open_vatex, VATEX),
-        "vqa2": (open_vqa2, VQA2),
-        "webdataset": (open_webdataset, None),
-    },
-)
-"""All data sets. ``daquar``, ``question_folder`` and ``vqa2`` hold questions."""
+def _own(loader: Loader) -> DataSet:
+    return DataSet(loader, own=True)
 
-FACTS: Mapping[str, Facts] = DATASETS.facts
-"""The facts of all published data sets by name, including those of plug-ins."""
+
+_BUILT_IN: Mapping[str, Any] = {
+    "hf": _own(open_hf),
+    "folder": _own(open_folder),
+    "openmoji": open_openmoji,
+    "parquet": _own(open_parquet),
+    "sidecars": _own(open_sidecars),
+    "table": _own(open_table),
+    "webdataset": _own(open_webdataset),
+}
+
+DATASETS = DataSets("data set", _BUILT_IN)
+"""All data sets: the forms of users' own data, and published ones, which packages add."""
 
 
 def parse_source(source: str | Path) -> tuple[str, Path]:

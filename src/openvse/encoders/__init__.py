@@ -5,7 +5,6 @@ from __future__ import annotations
 from openvse.encoders.base import TextEncoder
 from openvse.encoders.bigru import BagOfWords, BiGRU
 from openvse.encoders.image_encoder import ImageEncoder
-from openvse.encoders.role_graph import RoleGraphEncoder
 from openvse.encoders.transformers_text import TransformersText
 from openvse.registry import Registry
 
@@ -14,7 +13,6 @@ TEXT_ENCODERS: Registry[TextEncoder] = Registry(
     {
         "bag_of_words": BagOfWords,
         "bigru": BiGRU,
-        "role_graph": RoleGraphEncoder,
         "transformers_text": TransformersText,
     },
 )

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from openvse.datasets.layout import refuse_outside
-from openvse.datasets.opening import columns_of
+from openvse.datasets.opening import columns_of, open_corpus
 from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, Columns, captions_of
 from openvse.datasets.table import TABLE_SUFFIXES, names_in, read_entries
 from openvse.errors import DataError, TextError
+from openvse.evaluation.bank import drawn_for_bank
 from openvse.files import read_lines, whole_characters
 from openvse.indexing.manifest import Item
 from openvse.indexing.scanning import Candidate
 from openvse.media.listing import LeftOut, each_once, kind_left_out, list_media
 from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_image, is_video_name
+from openvse.scoring.hubs import MOST_TEXTS
 
 RecordKind = Literal["images", "texts"]
 
@@ -212,3 +214,12 @@ def _check_unique(data: Path, records: Iterable[Candidate]) -> None:
                 f"{escaped(data)} gives the id {escaped(record.item.id)} twice: give each its own id"
             )
         seen.add(record.item.id)
+
+
+def bank_sentences(name: str) -> list[str]:
+    """Return the sentences of a file, or the training captions of a data set, for a query bank."""
+    if Path(name).is_file():
+        return [each.text for each in list_records(name, kind="texts").records]
+    corpus = open_corpus(name, require_images=False, questions=False)
+    drawn = drawn_for_bank(corpus.split("train"))
+    return [" ".join(text.split()) for text in drawn.captions[:MOST_TEXTS]]

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
-from typing import Literal
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 from openvse.corpus import Corpus
 from openvse.corpus.corpus import merge_identical
 from openvse.errors import DataError, choices, nearest
+from openvse.evaluation.ensemble import Member
+from openvse.registry import Registry, installed, load_part
 from openvse.specs.load import parse_yaml
+
+if TYPE_CHECKING:
+    from openvse.output.documents import Document
 
 
 @dataclass(frozen=True)
@@ -68,24 +75,42 @@ class TestProtocol:
         return f"protocol {self.name} has {wanted} items, and {size} are evaluated: the figures are not of it"
 
 
-_LISTED = files("openvse.evaluation").joinpath("protocols.yaml")
+Judge: TypeAlias = Callable[[Path, Corpus, Member, str, Sequence[str]], "Document"]
+"""A function that measures embedded items against judgements of single pairs.
 
-PROTOCOLS = {
-    name: TestProtocol(name, **keys) for name, keys in parse_yaml(_LISTED.read_text(encoding="utf-8")).items()
-}
-"""All protocols by name."""
+Its arguments are the folder of the data, the items, their embeddings, the fingerprint of the model, and lines that the
+report says first.
+"""
+
+JUDGES: Registry[Judge] = Registry("judge", {})
+"""For each protocol with ``annotations``, what reads them, from a folder and the name of a split."""
+
+
+@cache
+def protocols() -> Mapping[str, TestProtocol]:
+    """Return all protocols by name. An installed package adds a mapping of some as ``protocols.NAME``."""
+    return {
+        name: each
+        for entry in installed("protocols").values()
+        for name, each in dict[str, TestProtocol](load_part(entry)).items()
+    }
+
+
+def read_protocols(text: str) -> dict[str, TestProtocol]:
+    """Return the protocols of a text in YAML, with the fields of each by its name."""
+    return {name: TestProtocol(name, **keys) for name, keys in parse_yaml(text).items()}
 
 
 def protocols_of(corpus: Corpus) -> tuple[str, ...]:
     """Return the names of the protocols that a part of a data set fits."""
-    return tuple(name for name, protocol in PROTOCOLS.items() if protocol.fits(corpus))
+    return tuple(name for name, protocol in protocols().items() if protocol.fits(corpus))
 
 
 def protocol_named(name: str) -> TestProtocol:
     """Return a protocol. Raise DataError, with the nearest name, if no protocol has this name."""
-    if name not in PROTOCOLS:
-        known = [*PROTOCOLS]
+    known = [*protocols()]
+    if name not in known:
         raise DataError(
             f"unknown protocol {name!r}{nearest(name, known)}{choices(known, 'openvse list protocols')}"
         )
-    return PROTOCOLS[name]
+    return protocols()[name]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
 
 from openvse.errors import (
     DataError,
@@ -27,6 +26,7 @@ from openvse.indexing.embedding import (
     ImageEmbedder,
     KnownContent,
     Sharing,
+    StoredImages,
     keep_batches,
     rewritten_items,
 )
@@ -130,7 +130,7 @@ def build_index(
     follow_links: bool | None = None,
     segment_seconds: float | None = None,
     check: bool = False,
-    stored: Any = None,
+    stored: StoredImages | None = None,
     model_place: Place | None = None,
     sharing: Sharing | None = None,
     progress: Callable[[WorkProgress], None] | None = None,

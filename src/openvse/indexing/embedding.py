@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from openvse.errors import BadImageError, ModelError
 from openvse.indexing.database import Entry, Root
@@ -43,6 +43,19 @@ _FILES = 1000  # hashed at once
 Vectors: TypeAlias = Float[np.ndarray, "B K D"]
 ItemVectors: TypeAlias = Float[np.ndarray, "K D"]
 _Content: TypeAlias = tuple[bytes | None, FileFacts]  # the hash of a file, and what is known of it
+
+
+@runtime_checkable
+class StoredImages(Protocol):
+    """Stored features, which replace images that have not changed since."""
+
+    def find(self, path: Path, modified_ns: int, size: int) -> int | None:
+        """Return the position of an image, or None if it is missing or has changed."""
+        ...
+
+    def embed(self, positions: Int[np.ndarray, "B"], batch_size: int) -> Any:
+        """Embed the images at these positions, in the order given."""
+        ...
 
 
 @runtime_checkable
@@ -158,7 +171,7 @@ class Embedder:
 
     _model: ImageEmbedder
     _batch_size: int
-    _stored: Any = None
+    _stored: StoredImages | None = None
     _known: KnownContent | None = None
 
     def embed(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import starmap
@@ -25,7 +25,6 @@ from openvse.corpus.splits import canonical_split
 from openvse.corpus.trained_on import seen_in_training
 from openvse.datasets import open_corpus
 from openvse.datasets.check import leakage_between_splits
-from openvse.datasets.coco_judgements import read_cxc, read_eccv_caption
 from openvse.datasets.registry import parse_source
 from openvse.encoders.transformers_text import states_can_be_stored
 from openvse.errors import DataError, OpenVSEError
@@ -42,7 +41,7 @@ from openvse.evaluation.findings import (
     largest_changes,
     one_per_image,
 )
-from openvse.evaluation.protocols import PROTOCOLS, TestProtocol, protocols_of
+from openvse.evaluation.protocols import JUDGES, Judge, TestProtocol, protocols, protocols_of
 from openvse.evaluation.reliability import measure_reliability, shown_images
 from openvse.evaluation.report import Outcomes, QueryOutcomes, Report
 from openvse.evaluation.rerank import Reranker
@@ -52,10 +51,10 @@ from openvse.features.stored_features import find_stored_features
 from openvse.files import replacing
 from openvse.model.base import Model
 from openvse.model.two_tower import TwoTower
+from openvse.output.documents import Document
 from openvse.output.figures import styled
 from openvse.pipeline import WorkProgress
 from openvse.retrieval.calibrate import CountedCorpus, count_scores
-from openvse.retrieval.judged import JudgedReport, judge_cxc, judge_eccv_caption, number_items
 from openvse.scoring.hubs import QueryBank
 from openvse.training.kind import (
     Compared,
@@ -84,7 +83,7 @@ _logger = logging.getLogger(__name__)
 class RetrievalEvaluation(Evaluation):
     """A retrieval report. ``corpus`` holds the images that could be read."""
 
-    report: Report | JudgedReport
+    report: Document
     corpus: Corpus | None = None
 
     def write(self, folder: Path) -> list[Path]:
@@ -126,7 +125,7 @@ class RetrievalEvaluation(Evaluation):
         if isinstance(self.report, Report):
             return self.report
         raise OpenVSEError(
-            f"protocol {self.report.protocol} has figures of its own kind: use 'openvse evaluate' for it"
+            f"{type(self.report).__name__} has figures of its own kind: use 'openvse evaluate' for the protocol"
         )
 
 
@@ -317,10 +316,6 @@ def report_on(
     return replace(report, reliability=measure_reliability(curve, shown, relevance))
 
 
-Judge = Callable[..., JudgedReport]
-"""A function that judges numbered items by a similarity, under the fingerprint of a ``model``."""
-
-
 def _judge(protocol: TestProtocol | None, models: Sequence[TwoTower], request: Request) -> Judge | None:
     """Read the judgements of a protocol, before anything is embedded, and return their evaluation function."""
     if protocol is None or not protocol.annotations:
@@ -331,10 +326,7 @@ def _judge(protocol: TestProtocol | None, models: Sequence[TwoTower], request: R
         )
     if request.annotations is None:
         raise OpenVSEError(f"protocol {protocol.name} needs --annotations: {protocol.annotations}")
-    if protocol.name.startswith("cxc"):
-        rated = read_cxc(request.annotations, request.split)
-        return partial(judge_cxc, rated=rated, strict=protocol.name == "cxc_strict")
-    return partial(judge_eccv_caption, judged=read_eccv_caption(request.annotations))
+    return JUDGES.get(protocol.name)(request.annotations, request.split)
 
 
 def _judged(
@@ -342,9 +334,7 @@ def _judged(
 ) -> RetrievalEvaluation:
     (member,) = embedded.members
     root = parse_source(request.data)[1]
-    items = number_items(root, embedded.corpus, member.images, member.texts)
-    report = judge(items, model.similarity, model=model.fingerprint)
-    return RetrievalEvaluation(replace(report, problems=(*leaks, *report.problems)), leaks)
+    return RetrievalEvaluation(judge(root, embedded.corpus, member, model.fingerprint, leaks), leaks)
 
 
 def leakage_lines(models: Iterable[tuple[str, Model]], corpus: Corpus) -> tuple[str, ...]:
@@ -364,7 +354,7 @@ def _published(models: Sequence[TwoTower], corpus: Corpus, folds: int) -> dict[s
 def _protocol_of_figures(models: Sequence[TwoTower], corpus: Corpus, folds: int) -> Iterator[str]:
     """Yield a line for each protocol that would make the published results of the model comparable."""
     size, fitting = {"num_images": len(corpus), "folds": folds}, protocols_of(corpus)
-    for name, protocol in PROTOCOLS.items() if len(models) == 1 else ():
+    for name, protocol in protocols().items() if len(models) == 1 else ():
         figures = published_for(models[0].provenance, size, [name]).keys()
         if name not in fitting and figures - published_for(models[0].provenance, size).keys():
             yield (

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from openvse.errors import BadImageError, DataError, MissingItemError, ModelError, check_number
+from openvse.features.store import open_store
 from openvse.model.two_tower import TwoTower
 from openvse.search.cache import ByteCache
 from openvse.search.hits import Answer, Hit, Hits, Probabilities
@@ -31,8 +33,8 @@ class HitReranker:
         top: the number of hits of each query that are re-ranked. The others follow them in their order.
         weight: w, the weight of the new score. The score of the index has the weight 1 - w. Only a score of the model
             alone (1) has a probability, by the model's own curve.
-        features: the stored local features of the images, by their path below the indexed folder. Without features the
-            images are decoded.
+        features: the stored local features of the images, by their path below the indexed folder, or the folder of the
+            store. Without features the images are decoded.
         keep_bytes: memory for the embeddings of the images that were read last, for further queries. A file that has
             changed is read again.
 
@@ -50,12 +52,14 @@ class HitReranker:
         *,
         top: int = 20,
         weight: float = 1.0,
-        features: FeatureSource | None = None,
+        features: FeatureSource | Path | None = None,
         keep_bytes: int = 0,
     ) -> None:
         check_number("top", top, 1, whole=True)
         check_number("weight", weight, 0, 1)
         self.top = top
+        if isinstance(features, Path):
+            features = open_store(features, model.image.encoder)
         self._model, self._weight, self._features = model, weight, features
         self._embeddings: ByteCache[EmbeddingSet] = ByteCache(keep_bytes, _num_bytes)
 

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
 from openvse.errors import DataError, ModelError, message_of
 from openvse.files import check_same, settle, several
-from openvse.halves import training_module, usable_device
+from openvse.halves import usable_device
 from openvse.media.images import ImageLike, are_images, one_or_many, one_or_several, read_image, within_memory
 from openvse.pipeline import read_ahead
+from openvse.registry import Provided
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
 from openvse.runtime.description import CLIPS, EXPORT, Side, is_export, read_description
 from openvse.runtime.reading import Preprocessing, RuntimeTokenizer, read_tokenizer
@@ -267,6 +268,49 @@ def open_program(path: Path, threads: int | None = None) -> Any:
         raise ModelError(f"{path} cannot be read ({message_of(error)}): export the model again") from error
 
 
+@runtime_checkable
+class WholeModel(Protocol):
+    """A model of PyTorch, as the search half uses it."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that identifies the model."""
+        ...
+
+    @property
+    def indexable(self) -> bool:
+        """Whether scores from the embeddings of an index are exactly the model's."""
+        ...
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether it reads image files, and not only stored features."""
+        ...
+
+    @property
+    def reads_videos(self) -> bool:
+        """Whether it embeds clips too."""
+        ...
+
+    def read_image(self, image: Any) -> Any:
+        """Decode an image for ``encode_pixels``. Raise BadImageError if it cannot be used."""
+        ...
+
+    def encode_pixels(self, images: Sequence[Any]) -> Any:
+        """Embed the results of ``read_image`` as one batch."""
+        ...
+
+
+@runtime_checkable
+class ModelLoader(Protocol):
+    """What loads a model of PyTorch that embeds images and sentences. It raises ModelError if there is none."""
+
+    def __call__(self, source: str, *, device: str = ...) -> WholeModel: ...
+
+
+MODEL_LOADER: Provided[ModelLoader] = Provided("model_loader")
+
+
 def load_embedder(source: str, *, device: str = "cpu", threads: int | None = None) -> Any:
     """Load a model that embeds images and sentences.
 
@@ -282,4 +326,4 @@ def load_embedder(source: str, *, device: str = "cpu", threads: int | None = Non
         if usable_device(device) != "cpu":
             raise ModelError(f"an exported model computes on the CPU, not on {device}: leave out --device")
         return OnnxModel(source, threads=threads)
-    return training_module("openvse.tasks.load").load_two_tower(source, device=device)
+    return MODEL_LOADER.get()(source, device=device)

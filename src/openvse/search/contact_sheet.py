@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -11,11 +10,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from openvse.errors import MissingItemError, OpenVSEError
-from openvse.halves import training_module
 from openvse.media.segments import ClipSegment, clock, file_of
 from openvse.output.documents import html_page, percent
 from openvse.output.thumbnails import thumbnail_uri
 from openvse.search.hits import Hit
+from openvse.search.provided import CAPTIONS
 
 TAIL_CHARACTERS = 12
 """The number of characters at the end of a name that are always shown."""
@@ -124,22 +123,6 @@ def captions_beside(root: Path) -> Mapping[str, Sequence[str]]:
     if root.resolve() == root.resolve().parent:
         return {}
     try:
-        corpus = training_module("openvse.datasets").open_corpus(
-            root, require_images=False, allow_outside=True
-        )
+        return CAPTIONS.get()(root)
     except (OpenVSEError, OSError):  # most folders only hold images
         return {}
-    names: list[str | None] = []
-    for path in corpus.image_paths:
-        if not isinstance(path, Path):  # in an archive or a table, which an index does not read
-            names.append(None)
-            continue
-        try:
-            names.append(path.resolve().relative_to(root.resolve()).as_posix())
-        except (ValueError, OSError):  # the data set names an image elsewhere
-            names.append(None)
-    captions: defaultdict[str, list[str]] = defaultdict(list)
-    for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
-        if (name := names[image]) is not None:
-            captions[name].append(corpus.captions[text])
-    return captions

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from openvse.errors import IndexFormatError, ModelError
-from openvse.halves import training_module
 from openvse.indexing.conditions import Condition
 from openvse.indexing.vector_files import MappedVectors
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
+from openvse.search.provided import COMPARISON
 from openvse.search.query import EmbeddedQueries
 from openvse.stores.ranking import MARGIN, inner_products, largest, pack, promising, unpack
 
@@ -39,49 +39,25 @@ class ArrayComparison:
         return score_sets(asked, held, self.kind).T if self.swapped else score_sets(held, asked, self.kind)
 
 
-@dataclass(frozen=True)
-class ModelComparison:
-    """The comparison of a PyTorch model, by its own similarity."""
-
-    model: Any
-    swapped: bool = False
+@runtime_checkable
+class ItemComparison(Protocol):
+    """A model's comparison of items with queries."""
 
     @property
     def is_inner(self) -> bool:
-        """Whether the similarity of the model is the largest inner product, and nothing else."""
-        SetMax = training_module("openvse.similarities").SetMax  # noqa: N806
-        similarity = getattr(self.model, "similarity", None)
-        return isinstance(similarity, SetMax) and type(similarity).forward is SetMax.forward
+        """Whether the score is the largest inner product of two embeddings and nothing else."""
+        ...
 
     def __call__(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
-        """Score all pairs. A similarity with single-precision weights computes in single precision."""
-        try:
-            return self._score(items, queries)
-        except RuntimeError:
-            if items.dtype == np.float32:
-                raise
-            return self._score(items.astype(np.float32), queries)
-
-    def _score(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
-        torch, EmbeddingSet = training_module("torch"), training_module("openvse.types").EmbeddingSet  # noqa: N806
-        with torch.inference_mode():
-            held = EmbeddingSet(torch.from_numpy(items), torch.ones(items.shape[:2], dtype=torch.bool))
-            vectors = np.ascontiguousarray(queries.vectors, items.dtype)
-            asked = EmbeddingSet(torch.from_numpy(vectors), torch.from_numpy(queries.mask))
-            scores = self.model.score(asked, held).T if self.swapped else self.model.score(held, asked)
-            scored: np.ndarray = scores.numpy()
-        return scored
-
-
-ItemComparison: TypeAlias = ArrayComparison | ModelComparison
-"""A model's comparison of items with queries."""
+        """Score all pairs in the precision of the items."""
+        ...
 
 
 def comparison_of(model: Any, holds: str) -> ItemComparison:
     """Return a model's comparison of items, images or sentences, with queries."""
     kind = getattr(model, "kind", None)  # of an exported model
     swapped = holds == "sentences"
-    return ModelComparison(model, swapped) if kind is None else ArrayComparison(kind, swapped)
+    return COMPARISON.get()(model, swapped) if kind is None else ArrayComparison(kind, swapped)
 
 
 @dataclass(frozen=True)

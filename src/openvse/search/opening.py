@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from openvse import __version__
 from openvse.errors import DataError, IndexFormatError, ModelError
 from openvse.files import given_path, several, user_cache
-from openvse.halves import missing_package, training_module, usable_device
+from openvse.halves import missing_package, usable_device
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import MANIFEST, IndexManifest, find_model, index_folder, read_manifest
 from openvse.media.images import read_image
@@ -33,6 +33,7 @@ from openvse.runtime.model import load_embedder
 from openvse.scoring.calibration import read_calibration
 from openvse.scoring.hubs import read_arrays
 from openvse.search.engine import SearchEngine
+from openvse.search.provided import MODEL_OF_NAMES, MODEL_SIZE
 from openvse.search.query import as_arrays
 
 if TYPE_CHECKING:  # a query needs no indexer
@@ -277,7 +278,7 @@ class FirstIndex:
                     raise
                 _logger.warning("%s", error)
         place = self.out / _OWN_MODEL
-        training_module("openvse.retrieval.names").write_model_of_names(self.folder, place)
+        MODEL_OF_NAMES.get()(self.folder, place)
         _logger.warning(
             "the index is made by the built-in model of names, %s. A better one (%s): openvse index %s %s --out %s "
             "--overwrite",
@@ -288,8 +289,8 @@ class FirstIndex:
 
 def _download_of(model: str) -> str:
     """Return the size of a published model in words, "" for any other."""
-    known = {} if missing_package() else training_module("openvse.conversion.published").PUBLISHED
-    return f"a download of {known[model].millions * 4:,} MB" if model in known else ""
+    megabytes = 0 if missing_package() else MODEL_SIZE.get()(model)
+    return f"a download of {megabytes:,} MB" if megabytes else ""
 
 
 def holds_pictures(place: str | Path) -> bool:

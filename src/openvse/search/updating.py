@@ -12,10 +12,9 @@ from typing import Any, get_args
 
 from openvse.errors import DataError, IndexFormatError, ModelError
 from openvse.files import given_path, several
-from openvse.halves import training_module
 from openvse.indexing.build import IndexReport, build_index, check_seconds
 from openvse.indexing.database import READER
-from openvse.indexing.embedding import Sharing
+from openvse.indexing.embedding import Sharing, StoredImages
 from openvse.indexing.index import Index
 from openvse.indexing.maintenance import forget_folder
 from openvse.indexing.manifest import VectorDtype, place_of
@@ -26,6 +25,7 @@ from openvse.pipeline import WorkProgress
 from openvse.runtime.beside import Towers, WantedTowers, remove_other_towers
 from openvse.runtime.model import load_embedder
 from openvse.search.bank import update_bank
+from openvse.search.provided import STORED_FEATURES, TOWERS
 from openvse.stores.following import EngineReport, plan_engine
 
 StepProgress = Callable[[str, WorkProgress], None]
@@ -177,7 +177,9 @@ def _read_text(
     return read_texts(out, reader, tell) if reader is not None or (noted and wanted) else None
 
 
-def _allowed(model: Any, wanted: IndexSettings, features: str | Path | None, sharing: Sharing | None) -> Any:
+def _allowed(
+    model: Any, wanted: IndexSettings, features: str | Path | None, sharing: Sharing | None
+) -> StoredImages | None:
     """Return the stored features that may replace images. Raise ModelError if the model cannot use them."""
     if not hasattr(model, "has_whole"):
         raise ModelError(f"the model is {model!r:.60}: give a model that openvse.load returns, or its place")
@@ -185,7 +187,7 @@ def _allowed(model: Any, wanted: IndexSettings, features: str | Path | None, sha
         if not (source := getattr(model, "source", "")) and features is None:
             return None
         store = None if features is None else Path(features)
-        return training_module("openvse.features.stored_features").find_stored_features(model, source, store)
+        return STORED_FEATURES.get()(model, source, store)
     what = {
         "reads no clips: leave out segment_seconds": wanted.segment_seconds,
         "reads no feature store: leave out features": features,
@@ -208,10 +210,7 @@ def _write_towers(out: Path, model: Any, wanted: WantedTowers | None, tell: Step
         tell("towers", WorkProgress(done, total, 0.0, "steps"))
 
     try:
-        towers: Towers = training_module("openvse.exporting.beside").write_towers(
-            model, out, wanted, progress=show
-        )
-        return towers
+        return TOWERS.get()(model, out, wanted, progress=show)
     except (OSError, IndexFormatError) as error:
         _logger.warning("searches load PyTorch until 'openvse index' has written the towers: %s", error)
         return None

@@ -20,13 +20,14 @@ from PIL import Image
 from starlette.datastructures import UploadFile
 
 from openvse.errors import BadImageError, EngineError, MissingItemError, ModelError, message_of
-from openvse.halves import training_module
 from openvse.media.listing import PLAIN
 from openvse.media.videos import ClipSource
 from openvse.output.thumbnails import THUMBNAIL_PX
+from openvse.runtime.model import WholeModel
 from openvse.search import Answer, Page, Query
 from openvse.search.cache import ByteCache
 from openvse.search.contact_sheet import captions_beside
+from openvse.search.provided import EXPLAINER, RERANKER, AnswersQuestions, RanksAgain
 from openvse.serving.batching import CLIENT, FairPlaces, Gatherer, RememberingModel, ServedModel
 from openvse.serving.decoding import LARGE_PX, Decoders, SlowImageError
 from openvse.serving.layers import RequestMetrics
@@ -63,8 +64,8 @@ class Service:
         model: ServedModel,
         settings: Settings,
         *,
-        reranker: Any = None,
-        answerer: Any = None,
+        reranker: WholeModel | None = None,
+        answerer: AnswersQuestions | None = None,
         names: Mapping[str, str] | None = None,
         watch: bool = False,
     ) -> None:
@@ -185,10 +186,10 @@ class Service:
         self._failed.set()
 
     @cached_property
-    def _hit_reranker(self) -> Any:
+    def _hit_reranker(self) -> RanksAgain:
         assert self.reranker is not None
-        made: Callable[..., Any] = training_module("openvse.retrieval.hit_reranker").HitReranker
-        return made(self.reranker, top=self.settings.rerank_top, keep_bytes=self.limits.reranked_bytes)
+        keep_bytes = self.limits.reranked_bytes
+        return RERANKER.get()(self.reranker, top=self.settings.rerank_top, keep_bytes=keep_bytes)
 
     async def run_slow(self, work: Callable[[], ResultT]) -> ResultT:
         """Run slow work on a thread beside the searches. Raise BusyError if too much waits already, or TimeoutError.
@@ -284,22 +285,13 @@ class Service:
             raise ModelError(
                 "an exported model cannot show what it looked at: serve the model that it was exported from"
             )
-
-        def work() -> dict[str, Any]:
-            look: Callable[..., Any] = training_module("openvse.tasks.looking").look
-            described: dict[str, Any] = look(self.model.whole, image, sentence).describe()
-            return described
-
-        return await self.run_slow(work)
+        return await self.run_slow(lambda: EXPLAINER.get()(self.model.whole, image, sentence))
 
     async def answer(self, image: ClipSource, question: str) -> dict[str, Any]:
         """Return the answers to a question about an image, and the regions that the model used."""
         if (model := self.answerer) is None:
             raise ModelError("this server answers no questions: start it with --answer MODEL")
-        explain = training_module("openvse.vqa.explain").explain
-        describe_answer: Callable[[Any], dict[str, Any]]
-        describe_answer = training_module("openvse.tasks.looking").describe_answer
-        return describe_answer((await self.run_slow(partial(explain, model, image, [question])))[0])
+        return await self.run_slow(partial(model.answer_json, image, question))
 
     def facts(self, key: int) -> dict[str, Any]:
         """Return name, time, size, metadata and captions of an item."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from openvse.registry import Registry
 from openvse.similarities.base import Similarity
-from openvse.similarities.hierarchical import Hierarchical
 from openvse.similarities.order import Fused, Order
 from openvse.similarities.set_max import CSD, ScaledCosine, SetMax, SmoothChamfer
 
@@ -13,7 +12,6 @@ SIMILARITIES: Registry[Similarity] = Registry(
     {
         "csd": CSD,
         "fused": Fused,
-        "hierarchical": Hierarchical,
         "order": Order,
         "scaled_cosine": ScaledCosine,
         "set_max": SetMax,

@@ -67,29 +67,7 @@ class StoreKind:
         return self.store(address, num_embeddings, dim, create=create)
 
 
-_QDRANT = {"http": "http", "https": "https", "qdrant": "http", "qdrants": "https"}
-_POSTGRES = {"postgresql": "postgresql", "postgres": "postgres"}
-
-STORES: Registry[VectorStore] = Registry(
-    "store",
-    {
-        "int8": StoreKind("openvse.stores.int8:Int8Store"),
-        "qdrant": StoreKind(
-            "openvse.stores.qdrant:QdrantStore",
-            extra="qdrant",
-            schemes=_QDRANT,
-            example="http://localhost:6333",
-            container="collection",
-        ),
-        "pgvector": StoreKind(
-            "openvse.stores.pgvector:PgvectorStore",
-            extra="pgvector",
-            schemes=_POSTGRES,
-            example="postgresql://user@localhost/database",
-            container="table",
-        ),
-    },
-)
+STORES: Registry[VectorStore] = Registry("store", {"int8": StoreKind("openvse.stores.int8:Int8Store")})
 """The stores by the names that an index notes. ``STORES.add(name, StoreKind(...))`` registers one of your own."""
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from openvse.registry import Registry
 from openvse.retrieval.kind import Retrieval
 from openvse.training.kind import TaskKind
-from openvse.vqa.kind import VQA
 
-TASKS: Registry[TaskKind] = Registry("task", {"retrieval": Retrieval, "vqa": VQA})
+TASKS: Registry[TaskKind] = Registry("task", {"retrieval": Retrieval})
 
 
 def task_kind(task: str) -> TaskKind:

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from openvse.conversion.convert import published_folder
 from openvse.conversion.dual_files import is_hub_id
 from openvse.conversion.published import PUBLISHED
-from openvse.conversion.weights import expect_memory
 from openvse.errors import ModelError, message_of, nearest
 from openvse.files import check_same, given_path, read_json, settle
 from openvse.halves import usable_device
@@ -20,6 +19,7 @@ from openvse.model.folder import CONFIG, WEIGHTS, read_config, read_weights
 from openvse.model.two_tower import TwoTower
 from openvse.specs.load import describe
 from openvse.tasks import TASKS, task_kind
+from openvse.training.memory import expect_memory
 
 ModelT = TypeVar("ModelT", bound=Model)
 

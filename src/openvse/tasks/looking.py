@@ -17,7 +17,6 @@ from openvse.media.videos import ClipSource
 from openvse.model.tower import Tower, evaluating
 from openvse.model.two_tower import TwoTower
 from openvse.types import Inputs
-from openvse.vqa.explain import Explained
 
 
 @dataclass(frozen=True)
@@ -108,21 +107,11 @@ def _shares(gradient: Tensor | None, local: Float[Tensor, "1 N L"]) -> Float[Ten
     return (gradient * local).sum(dim=-1)[0].detach().cpu()
 
 
-def describe_answer(one: Explained) -> dict[str, Any]:
-    """Return the answers to a question, with the attention over image and words, as JSON."""
-    reply: dict[str, Any] = {
-        "question": one.question,
-        "answers": [{"answer": guess.answer, "probability": guess.probability} for guess in one.guesses],
-        "unknown_words": [{"word": word.word, "read_as": word.read_as} for word in one.unknown_words],
-        "looked": None,
-    }
-    if one.boxes is not None and one.image_weights is not None and one.word_weights is not None:
-        shares, of_words = one.image_weights.mean(dim=0), one.word_weights.mean(dim=0)
-        seen = ScoreMap(one.boxes, shares, one.tiled, one.words, of_words, (1, 1))
-        reply["looked"] = seen.describe("attention")
-    return reply
-
-
 def rounded(values: Tensor) -> Any:
     """Return numbers as lists, rounded to five decimals."""
     return values.cpu().double().round(decimals=5).tolist()
+
+
+def look_as_json(model: TwoTower, image: ClipSource, sentence: str) -> dict[str, Any]:
+    """Return the map of a score as JSON. See ``look``."""
+    return look(model, image, sentence).describe()

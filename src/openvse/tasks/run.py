@@ -15,7 +15,6 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
 
 from openvse.backbones.fine_tuning import adapt, require_peft
-from openvse.conversion.weights import expect_memory
 from openvse.corpus.trained_on import also_trained_on
 from openvse.errors import CheckpointError, RecipeError, TrainingError
 from openvse.files import given_path, locked, made, replacing_files, settle, write_whole
@@ -33,6 +32,7 @@ from openvse.tasks.recipes import START, load_recipe
 from openvse.training.checkpoint import BEST, CHECKPOINT, Progress
 from openvse.training.environment import chosen_precision, precision_of
 from openvse.training.inputs import RunInputs
+from openvse.training.memory import expect_memory
 from openvse.training.records import METRICS, Logged, Silent, Watcher
 from openvse.training.task import AnyTask
 from openvse.training.trainer import Trainer

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from openvse.corpus import Corpus
-from openvse.corpus.questions import QuestionSet
 from openvse.corpus.splits import SPLITS
 from openvse.datasets import DATASETS
 from openvse.datasets.registry import Loader
@@ -57,7 +56,7 @@ class _Copy:
 
 def _open(loader: Loader, root: Path, *, require_images: bool = True) -> Corpus:
     opened = loader(root, require_images=require_images)
-    return opened.as_corpus() if isinstance(opened, QuestionSet) else opened
+    return opened if isinstance(opened, Corpus) else opened.as_corpus()
 
 
 def _require_equal(first: Corpus, second: Corpus, what: str) -> None:

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from openvse.batches.loaders import own_features
 from openvse.corpus import Corpus
 from openvse.corpus.trained_on import training_sample
-from openvse.datasets.registry import FACTS
+from openvse.datasets.registry import DATASETS
 from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.encoders.transformers_text import states_can_be_stored
 from openvse.errors import RecipeError
@@ -168,7 +168,7 @@ def data_of(corpus: Corpus) -> dict[str, Any]:
     """Return the data for a model's provenance: name, images of each split, licence, and a sample of the training."""
     labels = np.asarray(corpus.split_labels())
     splits = {split: count for split, count in Counter(labels.tolist()).items() if split}
-    facts = FACTS.get(corpus.name)
+    facts = DATASETS.facts(corpus.name)
     licence = {"licence": facts.licence} if facts else {}
     trained_on = training_sample(corpus.select(np.flatnonzero(labels == "train")))
     return {"name": corpus.name, "splits": splits, **licence, "trained_on": trained_on}

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from openvse.errors import DataError, ModelError, OpenVSEError
 from openvse.evaluation.processes import ALONE, Processes
@@ -15,8 +15,6 @@ from openvse.specs.model import ModelSpec
 from openvse.types import OnProgress
 
 if TYPE_CHECKING:
-    from openvse.corpus import Corpus
-    from openvse.corpus.questions import QuestionSet
     from openvse.evaluation.comparison import Comparison, MeasuredRun, Row
     from openvse.evaluation.findings import AnsweredQueries, Findings
     from openvse.evaluation.protocols import TestProtocol
@@ -27,7 +25,19 @@ if TYPE_CHECKING:
     from openvse.training.task import AnyTask
 
 
-Data = TypeVar("Data", "Corpus", "QuestionSet")
+SplitT = TypeVar("SplitT", bound="HasSplits")
+
+
+@runtime_checkable
+class HasSplits(Protocol):
+    """Data with splits, such as a ``Corpus``."""
+
+    def split(self: SplitT, name: str, /) -> SplitT:
+        """Return one split."""
+        ...
+
+
+Data = TypeVar("Data", bound=HasSplits)
 ItemsT = TypeVar("ItemsT", bound=Sized)
 
 

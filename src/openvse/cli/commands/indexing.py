@@ -28,7 +28,6 @@ from openvse.cli.options import (
 )
 from openvse.cli.stopping import going_on
 from openvse.errors import IndexFormatError, OpenVSEError
-from openvse.halves import training_module
 
 if TYPE_CHECKING:
     from openvse.cli.progress import Display
@@ -206,17 +205,9 @@ def tell_of_other(loaded: LoadedModel, folders: list[Path], out: Path) -> None:
 
 def bank_sentences(name: str) -> list[str] | None:
     """Return the sentences of ``--query-bank``, or None to keep the bank. Raise OpenVSEError if there are none."""
-    from openvse.scoring.hubs import MOST_TEXTS
+    from openvse.search.provided import SENTENCES
 
-    if name in ("", "none"):
-        return [] if name else None
-    if Path(name).is_file():
-        listing = training_module("openvse.encoding.listing")
-        return [each.text for each in listing.list_records(name, kind="texts").records]
-    open_corpus = training_module("openvse.datasets").open_corpus
-    corpus = open_corpus(name, require_images=False, questions=False)
-    drawn = training_module("openvse.evaluation.bank").drawn_for_bank(corpus.split("train"))
-    return [" ".join(text.split()) for text in drawn.captions[:MOST_TEXTS]]
+    return ([] if name else None) if name in ("", "none") else SENTENCES.get()(name)
 
 
 def show_step(display: Display, out: Path, step: str, state: WorkProgress) -> None:
@@ -242,9 +233,9 @@ def tell_of_towers(out: Path, towers: Towers | None) -> None:
 def sharing_of(model: LoadedModel, workers: Workers) -> Sharing:
     """Return the processes that embed."""
     from openvse.indexing.embedding import Sharing
+    from openvse.search.provided import SAME_MODEL
 
-    load_same = training_module("openvse.tasks.load").load_same
-    return Sharing(workers, partial(load_same, model.source, model.fingerprint, workers.device))
+    return Sharing(workers, partial(SAME_MODEL.get(), model.source, model.fingerprint, workers.device))
 
 
 def warn_of(report: IndexReport) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -12,10 +12,11 @@ from openvse.cli.app import app
 from openvse.cli.commands.indexing import Yes, index_of
 from openvse.cli.options import Device, Engine, Rerank, Reranking, Threads
 from openvse.errors import OpenVSEError
-from openvse.halves import training_module
 
 if TYPE_CHECKING:
+    from openvse.runtime.model import WholeModel
     from openvse.search.opening import LoadedModel
+    from openvse.search.provided import AnswersQuestions
     from openvse.serving.served import Source
     from openvse.serving.service import Service
     from openvse.serving.settings import Settings
@@ -230,20 +231,23 @@ def load_served(
     return load_for_index(source.place, manifest, model, device=device, threads=threads), named
 
 
-def load_second(rerank: Reranking, device: str) -> Any:
+def load_second(rerank: Reranking, device: str) -> WholeModel:
     """Load the model of ``--rerank``. Raise OpenVSEError if it cannot be used, or has a weight or features."""
     if rerank.weight != 1 or rerank.features is not None:
         raise OpenVSEError("a server takes no weight and no features of --rerank: give MODEL[,top=N]")
+    from openvse.runtime.model import MODEL_LOADER
+
     source = rerank.model
     refuse_without_torch("--rerank", source)
-    return training_module("openvse.tasks.load").load_two_tower(source, device=device)
+    return MODEL_LOADER.get()(source, device=device)
 
 
-def load_answerer(source: str, device: str) -> Any:
+def load_answerer(source: str, device: str) -> AnswersQuestions:
     """Load the model of ``--answer``."""
+    from openvse.search.provided import ANSWERER
+
     refuse_without_torch("--answer", source)
-    answerer = training_module("openvse.vqa.answerer").Answerer
-    return training_module("openvse.tasks.load").load_as(answerer, source, device=device)
+    return ANSWERER.get()(source, device)
 
 
 def refuse_without_torch(option: str, source: str) -> None:

@@ -57,7 +57,7 @@ def check(
     from openvse.cli.progress import bar, voice
     from openvse.datasets import DATASETS
     from openvse.datasets.check import check_data
-    from openvse.datasets.registry import FACTS, parse_source
+    from openvse.datasets.registry import parse_source
 
     name, place = parse_source(source)
     if not name and source in DATASETS and not place.exists():
@@ -81,10 +81,12 @@ def check(
         typer.echo(f"\n{counts.to_text().rstrip()}\n")
     where = escaped(f"{name} at {place}" if name else source)
     if complete:
-        typer.echo(f"{where} is complete" if name in FACTS else f"{where}: nothing that harms training")
+        typer.echo(
+            f"{where} is complete" if DATASETS.facts(name) else f"{where}: nothing that harms training"
+        )
         return
     harm = f" is not complete: see the lines marked WRONG, and openvse list data {name}"
-    typer.echo(where + (harm if name in FACTS else ": the lines marked WRONG harm training"), err=True)
+    typer.echo(where + (harm if DATASETS.facts(name) else ": the lines marked WRONG harm training"), err=True)
     raise typer.Exit(1)
 
 

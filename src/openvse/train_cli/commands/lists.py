@@ -73,14 +73,14 @@ def _parts(name: str | None) -> tuple[Any, Iterator[str]]:
 def _data(name: str | None) -> tuple[Any, Iterator[str]]:
     from openvse.datasets import DATASETS
     from openvse.datasets.check import describe_data
-    from openvse.datasets.registry import FACTS
     from openvse.train_cli.listing import first_line
 
     if name is not None:
         text = describe_data(name)
         return text, iter([text])
     titles = {
-        each: FACTS[each].title if each in FACTS else first_line(DATASETS.get(each)) for each in DATASETS
+        each: facts.title if (facts := DATASETS.facts(each)) else first_line(DATASETS.loader(each))
+        for each in DATASETS
     }
     lines = [f"{each:<16}{title}" for each, title in titles.items()]
     return titles, iter([*lines, "What to download, and where to put it: openvse list data NAME"])
@@ -107,17 +107,17 @@ def _models() -> tuple[Any, Iterator[str]]:
 
 
 def _protocols() -> tuple[Any, Iterator[str]]:
-    from openvse.evaluation.protocols import PROTOCOLS
+    from openvse.evaluation.protocols import protocols
 
     def lines() -> Iterator[str]:
-        for each in PROTOCOLS.values():
+        for each in protocols().values():
             yield f"{each.name}: {each.title}"
             if each.code:
                 yield f"  as in {each.code}"
             if each.annotations:
                 yield f"  with --annotations: {each.annotations}"
 
-    return {name: vars(each) for name, each in PROTOCOLS.items()}, lines()
+    return {name: vars(each) for name, each in protocols().items()}, lines()
 
 
 def _terms() -> tuple[Any, Iterator[str]]:

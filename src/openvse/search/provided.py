@@ -1,0 +1,108 @@
+"""What the search half asks of the training half, each with its type. It is imported when it is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from openvse.registry import Provided
+
+if TYPE_CHECKING:
+    from openvse.indexing.embedding import StoredImages
+    from openvse.runtime.beside import Towers, WantedTowers
+    from openvse.runtime.model import WholeModel
+    from openvse.search.exact import ItemComparison
+    from openvse.search.hits import Answer
+    from openvse.search.query import Page, Query
+
+
+@runtime_checkable
+class RanksAgain(Protocol):
+    """What ranks the first hits of an answer again."""
+
+    def first(self, page: Page) -> Page:
+        """Return the page of the index that a page of the new order needs."""
+        ...
+
+    def rerank(
+        self, queries: Sequence[Query], answers: Sequence[Answer], pages: Sequence[Page]
+    ) -> list[Answer]:
+        """Return pages of the new order. The answers are to the pages that ``first`` returns."""
+        ...
+
+
+@runtime_checkable
+class MakesReranker(Protocol):
+    """A function that makes a re-ranker from a model, which may read a feature store instead of the images."""
+
+    def __call__(
+        self,
+        model: WholeModel,
+        *,
+        top: int,
+        weight: float = ...,
+        features: Path | None = ...,
+        keep_bytes: int = ...,
+    ) -> RanksAgain: ...
+
+
+@runtime_checkable
+class AnswersQuestions(Protocol):
+    """A model that answers questions about images."""
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether it reads image files, and not only stored features."""
+        ...
+
+    def answer_json(self, image: Any, question: str) -> dict[str, Any]:
+        """Return the answers with their probabilities, and the regions and words behind them, as JSON."""
+        ...
+
+
+@runtime_checkable
+class WritesTowers(Protocol):
+    """A function that writes the towers of a model beside its index."""
+
+    def __call__(
+        self,
+        model: WholeModel,
+        index: str | Path,
+        wanted: WantedTowers | None = ...,
+        *,
+        progress: Callable[[int, int], None] | None = ...,
+    ) -> Towers: ...
+
+
+ANSWERER: Provided[Callable[[str, str], AnswersQuestions]] = Provided("answerer")
+"""Loads a model that answers questions onto a device."""
+
+CAPTIONS: Provided[Callable[[Path], Mapping[str, Sequence[str]]]] = Provided("captions")
+"""Returns the captions of the images in a folder, by their path below it."""
+
+COMPARISON: Provided[Callable[[WholeModel, bool], ItemComparison]] = Provided("comparison")
+"""Returns the comparison of items with queries by the model's own similarity, swapped if items are sentences."""
+
+EXPLAINER: Provided[Callable[[WholeModel, Any, str], dict[str, Any]]] = Provided("explainer")
+"""Returns the share of each part of an image, and of each word of a sentence, in their score, as JSON."""
+
+MODEL_OF_NAMES: Provided[Callable[[Path, Path], None]] = Provided("model_of_names")
+"""Writes the model of names for a folder of images that is about to be indexed."""
+
+MODEL_SIZE: Provided[Callable[[str], int]] = Provided("model_size")
+"""Returns the megabytes of a published model, or 0 if the name is none of one."""
+
+RERANKER: Provided[MakesReranker] = Provided("reranker")
+
+SAME_MODEL: Provided[Callable[[str, str, str], WholeModel]] = Provided("same_model")
+"""Loads a model by its place, fingerprint and device in a worker."""
+
+SENTENCES: Provided[Callable[[str], list[str]]] = Provided("sentences")
+"""Returns the sentences of a file, or the training captions of a data set, for a query bank."""
+
+STORED_FEATURES: Provided[Callable[[WholeModel, str, Path | None], StoredImages | None]]
+STORED_FEATURES = Provided("stored_features")
+"""Returns the stored features that replace images, of a model, its place, and a store if one is named."""
+
+TOWERS: Provided[WritesTowers] = Provided("towers")

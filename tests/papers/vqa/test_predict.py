@@ -1,0 +1,142 @@
+"""A question set through a model, and files of answers as VQA's evaluation server reads them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from quiz import quiz
+
+from openvse.datasets import open_questions
+from openvse.errors import DataError, StoreError
+from openvse.features.store import FeatureStore
+from openvse.tasks.recipes import parse_recipe
+from openvse_papers.vqa.answerer import Answerer
+from openvse_papers.vqa.answers import AnswerVocabulary
+from openvse_papers.vqa.build import build_answerer
+from openvse_papers.vqa.predict import predict, predict_batches, question_dataset, read_results, write_results
+from openvse_papers.vqa.questions import QuestionSet
+from tests.tiny_questions import COLOURS, answering_tree, write_tiny_questions
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_questions(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def questions(folder: Path) -> QuestionSet:
+    return open_questions(f"question_folder:{folder}", require_images=False).split("train")
+
+
+@pytest.fixture(scope="module")
+def model(questions: QuestionSet) -> Answerer:
+    words = [question.text for question in questions.questions]
+    answers = AnswerVocabulary(COLOURS, votes=False)
+    return build_answerer(parse_recipe(answering_tree(Path())), questions=words, answers=answers).eval()
+
+
+@pytest.mark.medium
+def test_each_question_once_in_its_order(folder: Path, questions: QuestionSet, model: Answerer) -> None:
+    store = FeatureStore(folder / "features")
+    found = predict(model, questions, store)
+    assert found.questions == questions
+    assert {*found.answers} <= {*COLOURS} and all(0 < each < 1 for each in found.probabilities)
+    backwards = questions.select(torch.arange(len(questions)).flip(0).numpy())
+    turned = predict(model, backwards, store, batch_size=5)
+    assert turned.questions == backwards and turned.answers == found.answers[::-1]
+    assert turned.probabilities == pytest.approx(found.probabilities[::-1], abs=1e-5)
+
+
+def test_the_mode_is_left_as_it_was(folder: Path, questions: QuestionSet, model: Answerer) -> None:
+    _, dataset = question_dataset(model, questions, FeatureStore(folder / "features"))
+    model.train()
+    first, second = (
+        torch.cat([logits for _, _, logits in predict_batches(model, dataset)]) for _ in range(2)
+    )
+    assert model.training and torch.equal(first, second) and not first.requires_grad
+    model.eval()
+
+
+def test_what_a_store_lacks_is_left_out(
+    folder: Path, questions: QuestionSet, model: Answerer, tmp_path: Path
+) -> None:
+    store = FeatureStore(folder / "features")
+    other = open_questions(
+        f"question_folder:{write_tiny_questions(tmp_path, train=30)}", require_images=False
+    )
+    some = other.split("train")
+    found = predict(model, some, store)
+    assert len(found.questions) == len(found.answers) == 26 * 2 < len(some)  # the store has 26 images
+    gone = some.about({f"{number:03d}.jpg" for number in range(27, 30)})
+    with pytest.raises(StoreError, match="3 images"):
+        predict(model, gone, store)
+
+
+def test_not_one_image(questions: QuestionSet, make_photos, caplog: pytest.LogCaptureFixture) -> None:
+    encoder = {
+        "name": "efficientnet_lite0",
+        "pretrained": False,
+        "image_size": 32,
+        "augmentation": "none",
+    }
+    tree = answering_tree(Path()) | {"image": {"encoder": encoder, "aggregator": "tokens"}}
+    answers = AnswerVocabulary(COLOURS, votes=False)
+    model = build_answerer(parse_recipe(tree), questions=["what is it"], answers=answers).eval()
+    with pytest.raises(DataError, match="question"):
+        predict(model, questions)  # the files are not there
+    assert "000.jpg" in caplog.text
+
+
+@pytest.fixture
+def asked() -> QuestionSet:
+    found = quiz(("a", "who?", []), ("b", "how many?", []), ("b", "what?", []))
+    names = ("262148000", "image1#0", "007")
+    renamed = tuple(replace(q, question_id=name) for q, name in zip(found.questions, names, strict=True))
+    return replace(found, questions=renamed)
+
+
+def test_the_published_format(tmp_path, asked):
+    path = tmp_path / "new" / "results.json"
+    write_results(path, asked, ["a café", "2", "x"])
+    assert json.loads(path.read_text(encoding="utf-8")) == [
+        {"question_id": 262148000, "answer": "a café"},
+        {"question_id": "image1#0", "answer": "2"},
+        {"question_id": "007", "answer": "x"},
+    ]
+    assert read_results(path, asked) == ("a café", "2", "x")
+    assert read_results(path, asked.select(np.array([2, 0]))) == ("x", "a café")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("half a fi", "not a list of"),
+        ("3", "not a list of"),
+        ('[{"question_id": 1}]', "not a list of"),
+        ('["yes"]', "not a list of"),
+        (
+            '[{"question_id": 1, "answer": "x"}, {"question_id": "1", "answer": "y"}]',
+            "question 1 is answered twice",
+        ),
+        ("[]", "3.*3.*262148000"),
+    ],
+)
+def test_files_that_do_not_fit(tmp_path, asked, content, message):
+    path = tmp_path / "results.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message) as caught:
+        read_results(path, asked)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_wrong_number(tmp_path, asked):
+    with pytest.raises(DataError, match="read"):
+        read_results(tmp_path / "none.json", asked)
+    with pytest.raises(DataError, match="1 predictions.*3 questions"):
+        write_results(tmp_path / "x.json", asked, ["yes"])
+    assert list(tmp_path.iterdir()) == []
