@@ -5,7 +5,8 @@ python studies/names_of_classes.py flickr8k:FOLDER --store windows --arrays arra
 Images and sentences are described once, as the aggregators of ``folder`` do it, into ``--arrays``. Maps are solved from
 images that are drawn from the training split as ``own_folder.py`` draws them, and measured plainly and with hubs taken
 out by a bank of the images that they were solved from. Size 0 knows no caption and takes the mean of the images that
-are searched. ``--shuffled`` gives the classes each other's names.
+are searched. ``--shuffled`` gives the classes each other's names. ``--words`` prints, without captions, which share of
+the ten best images for a word has it in a caption, and which share of all images.
 """
 
 from __future__ import annotations
@@ -52,15 +53,17 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--arrays", type=Path, required=True, help="file of the descriptions, made if missing"
     )
+    parser.add_argument("--recipe", default="folder", help="whose encoders describe images and sentences")
     parser.add_argument("--split", default="validation")
     parser.add_argument("--sizes", type=int, nargs="+", default=[0, 20, 100, 800])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--shuffled", action="store_true")
+    parser.add_argument("--words", nargs="*", default=[], help="such as: dog snow person 'red shirt'")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     corpus = open_corpus(options.source)
     if not options.arrays.exists():
-        np.savez(options.arrays, **describe(corpus, options.store))
+        np.savez(options.arrays, **describe(corpus, options.store, options.recipe))
     known = {name: array.astype(float) for name, array in np.load(options.arrays).items()}
     if options.shuffled:
         known["E"] = np.random.default_rng(0).permutation(known["E"])
@@ -77,11 +80,13 @@ def main(arguments: Sequence[str]) -> None:
             print(f"{size:5} {'names' if names else 'plain'}: {row(reports)}", flush=True)
         if size:
             print(f"{size:5} names - plain, hubs out: {difference(runs[True], runs[False])}", flush=True)
+    if options.words:
+        print_words(corpus, known, test, options.words)
 
 
-def describe(corpus: Corpus, store: Path) -> dict[str, Any]:
+def describe(corpus: Corpus, store: Path, recipe: str) -> dict[str, Any]:
     """Return u and c of all images (X), all sentences (T), and the sentences of the classes (E)."""
-    model = build_model(validated(RetrievalRecipe, read_recipe("folder", ALONE))).eval()
+    model = build_model(validated(RetrievalRecipe, read_recipe(recipe, ALONE))).eval()
     names, described = class_names("auto", model), described_by(model)
     features = FeatureStore(store, model.image.encoder.fingerprint)
     positions = features.positions(corpus.image_ids)
@@ -120,12 +125,32 @@ def named(known: dict[str, Any], test: Any) -> Maps:
     return weight, images[test].mean(0), white, np.zeros(len(white))
 
 
+def print_words(corpus: Corpus, known: dict[str, Any], test: Any, words: Sequence[str]) -> None:
+    """Print the precision of the ten best images for each word, without captions, beside the share of all images."""
+    member, relevance = member_of(corpus, known, named(known, test), test)
+    captions = np.asarray(corpus.select(test).captions)
+    weight = named(known, test)[2]
+    model = build_model(validated(RetrievalRecipe, read_recipe("folder", ALONE))).eval()
+    queries = unit(described_by(model).encode_text(list(words)).vectors[:, 0].double().numpy() @ weight)
+    found = (member.images.vectors[:, 0] @ queries.vectors[:, 0].T).numpy()
+    for word, column in zip(words, found.T, strict=True):
+        has = np.array(
+            [f" {word} " in f" {text.lower().replace('.', ' ').replace(',', ' ')} " for text in captions]
+        )
+        images = np.zeros(len(test), bool)
+        images[relevance.images[has[relevance.texts]]] = True
+        best = np.argsort(-column)[:10]
+        print(f"{word}: {images[best].mean():.1f} of the ten best, {images.mean():.2f} of all", flush=True)
+
+
 def measured(
     corpus: Corpus, known: dict[str, Any], maps: Maps, test: Any, chosen: Any
 ) -> tuple[Report, Report]:
     """Return the report of a split, plain and with hubs taken out, if the images are enough for a bank."""
     member, relevance = member_of(corpus, known, maps, test)
     plain = evaluate_sets(member.images, member.texts, relevance, member.similarity, name="plain")
+    if not len(chosen):
+        return plain, plain
     try:
         drawn = drawn_for_bank(corpus.select(chosen))
         places = {name: place for place, name in enumerate(corpus.image_ids)}

@@ -40,15 +40,15 @@ ANSWERED = (
 """Queries that a model of seed 0 answers well. Most of them differ from every training text."""
 
 BEYOND: Mapping[str, str] = {
-    "vehicle on water": "not answered: it finds vehicles, and none of them is on water",
+    "vehicle on water": "answered in part: it finds a motor boat and a rowing boat, and vehicles on land",
     "an elephant": "not answered: the emoji of the elephant was held out; animals like it come before it",
     "a lawnmower": "not answered: there is no such emoji, and a search always finds something",
 }
 """Queries that it does not answer well, each with the reason."""
 
 QUERIES = (*ANSWERED, *BEYOND)
-BY_NAMES = ("a musical instrument", "fruit", "a tool for work")
-"""Queries for a model that has seen no caption, but knows the names of ImageNet's classes."""
+BY_NAMES = ("something against the rain", "public transport", "an insect")
+"""Queries that the model of names answers well: it has seen no caption. Drawings are unlike its photographs."""
 
 TOP_K = 7
 

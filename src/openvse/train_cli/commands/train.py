@@ -151,9 +151,7 @@ def demo(
         watcher, prepare = TrainingBar(progress), counted(progress, "preparing", "items")
         overrides = [] if device is None else [f"training.device={device}"]
         result = run_demo(out, seed=0, watcher=watcher, on_images=prepare, overrides=overrides)
-    typer.echo(
-        "Without captions, from the names of ImageNet's classes (openvse search FOLDER ... --model names):"
-    )
+    typer.echo("Without captions, by the names of things (--model names), which photographs would suit better:")
     for query, hits in zip(BY_NAMES, result.by_names, strict=True):
         typer.echo(f"{query!r}: " + ", ".join(f"{hit.label} {hit.score:.2f}" for hit in hits[:5]))
     typer.echo(f"\nTrained on captions:\n\n{result.table}")
