@@ -40,7 +40,7 @@ crash: $(INSTALLED)  ## Stop every command that writes at changes of the disk (a
 	$(BIN)/python -m tests.crash.run --most 12
 
 gpu-check:  ## On a machine with a GPU and its PyTorch: the tests of a GPU and one table (PYTHON has the extra train and pytest; JSON=FILE keeps the table).
-	@export PYTHONPATH="src:.:$$PYTHONPATH"; $(PYTHON) -m pytest -q tests/gpu -rs; status=$$?; \
+	@$(PYTHON) -m tests.metadata build/metadata; export PYTHONPATH="src:.:build/metadata:$$PYTHONPATH"; $(PYTHON) -m pytest -q tests/gpu -rs; status=$$?; \
 	$(PYTHON) benchmarks/gpu.py $(if $(JSON),--json $(JSON)) && exit $$status
 
 lint: docs  ## Style, types, and the documentation, in which a broken link is an error.

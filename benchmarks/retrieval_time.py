@@ -19,12 +19,12 @@ from functools import partial
 import torch
 
 from _measure import environment, table
-from openvse.conversion.weights import expect_memory
 from openvse.functional import normalize
 from openvse.model.tower import evaluating
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.recipes import parse_recipe
+from openvse.training.memory import expect_memory
 from openvse.types import EmbeddingSet, Inputs
 from openvse_papers.analysis.opening import open_two_towers
 

@@ -1,7 +1,7 @@
 """What a collection takes: time, disk and memory of each step, computed from the slopes of the other benchmarks.
 
-``python benchmarks/scaling.py`` prints the tables of docs/scaling.md, and ``--images N --captions M`` one for a
-collection of your own. Nothing is measured for them: each slope says which benchmark measured it.
+``python benchmarks/scaling.py`` prints the tables of docs/studies/scaling.md, and ``--images N --captions M`` those of
+your own collection. Nothing is measured for them: each slope says which benchmark measured it.
 
 ``--measure FOLDER`` trains on drawn features of that size, which it writes to the folder first (COCO's regions: 18 GB),
 and measures the beginning of a run, its speed, its memory, a resumed run, validation and ``evaluate``:

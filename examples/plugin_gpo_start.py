@@ -2,7 +2,7 @@
 
 openvse --plugin examples/plugin_gpo_start.py train vse_infinity/folder_cpu image.aggregator=gpo_from_k_max ...
 
-studies/evidence.md says what became of it on Flickr8k.
+docs/studies/evidence.md says what became of it on Flickr8k.
 """
 
 import torch

@@ -95,7 +95,7 @@ def command_lines() -> list[str]:
     text = "\n".join(shell).replace("\\\n", " ").replace(" && ", "\n")
     shown = re.findall(r"^openvse .*$", text, flags=re.MULTILINE)
     headers = "\n".join(path.read_text() for path in (ROOT / "recipes").rglob("*.yaml"))
-    return shown + re.findall(r"^# (openvse .*)$", headers, flags=re.MULTILINE)
+    return shown + re.findall(r"^ *# (openvse .*)$", headers, flags=re.MULTILINE)
 
 
 def check_command(line: str) -> None:
@@ -264,13 +264,21 @@ def test_the_citation_names_its_papers() -> None:
     assert all(paper["title"] and paper["authors"] and paper["year"] for paper in citation["references"])
 
 
-@pytest.mark.parametrize("script", ["recipe_keys", "library", "rest"])
-def test_generated_pages_say_what_the_source_says(script: str) -> None:
-    """``python docs/figures/SCRIPT.py`` writes a page anew."""
-    made = runpy.run_path(str(DOCS / "figures" / f"{script}.py"))
-    assert made["PAGE"].read_text() == made["page"]()
+@pytest.mark.medium
+def test_the_site_has_each_list_of_the_code_in_one_page(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(DOCS / "figures")
+    made = runpy.run_path(str(DOCS / "figures" / "lists.py"))
+    texts = [page.read_text() for page in PAGES]
+    assert sorted(name for text in texts for name in made["MARK"].findall(text)) == sorted(made["LISTS"])
+    for name, make in made["LISTS"].items():
+        rows = [line for line in make().splitlines() if line.startswith("| ")]
+        assert len(rows) > 5 and not [row for row in rows if row.startswith("|  |")], name
+        if name.startswith(("keys", "fields")):
+            assert [row for row in rows if row.endswith("|  |")] == [], name
+    (page,) = (text for text in texts if "<!-- list: terms -->" in text)
+    assert "| aggregator `gpo` |" in made["on_page_markdown"](page, None, None, None)
 
 
 def test_the_figures_about_scale_are_those_of_the_slopes() -> None:
     computed = runpy.run_path(str(ROOT / "benchmarks" / "scaling.py"))
-    assert table("scaling.md", "The figures") == computed["table"](computed["COLLECTIONS"])
+    assert table("studies/scaling.md", "The figures") == computed["table"](computed["COLLECTIONS"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import pkgutil
 import re
 import runpy
 import subprocess
@@ -17,7 +15,7 @@ import openvse
 
 FRONT = Path(openvse.__file__)
 DOCS = Path(__file__).parents[1] / "docs"
-NAMES, LIBRARY = DOCS / "reference" / "names.md", DOCS / "figures" / "library.py"
+LIBRARY = DOCS / "figures" / "library.py"
 MOST_NAMES = 125
 """The names that all rooms together hand out. Whatever else they hold is for openvse itself."""
 
@@ -32,22 +30,16 @@ def test_dir_lists_names_and_rooms_and_each_is_there_with_an_example() -> None:
     listed = dir(openvse)
     assert {*openvse.__all__, "losses", "aggregators", "testing"} <= {*listed}
     assert all(getattr(openvse, name) is not None for name in listed)
-    rooms = ["openvse", *(f"openvse.{each.name}" for each in pkgutil.iter_modules(openvse.__path__))]
-    public = {
-        room: module.__all__
-        for room, module in (
-            (room, importlib.import_module(room)) for room in rooms if "__main__" not in room
-        )
-        if hasattr(module, "__all__")
-    }
+    library = runpy.run_path(str(LIBRARY))
+    public = {room: module.__all__ for room, module in library["rooms"]().items()}
     assert sum(map(len, public.values())) <= MOST_NAMES, {room: len(names) for room, names in public.items()}
     gone = [
         f"{room}.{name}" for room in public for name in public[room] if not hasattr(sys.modules[room], name)
     ]
-    told = set(re.findall(r"^\| `(openvse[\w.]*)`", NAMES.read_text(), re.MULTILINE))
+    told = set(re.findall(r"^\| `(openvse[\w.]*)`", library["names"](), re.MULTILINE))
     named = {f"{room}.{name}" for room in public for name in public[room]}
     hidden = {each for each in told - named if each not in public and not hasattr(openvse, each[8:])}
-    shown = runpy.run_path(str(LIBRARY))["examples"]()
+    shown = library["examples"]()
     untold = named - told - {"openvse.SearchEngine", "openvse.__version__"}  # the first is in openvse.search
     assert (gone, hidden, untold, named - {*shown}) == ([], set(), set(), set())
 

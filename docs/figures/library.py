@@ -1,7 +1,4 @@
-"""Write ``docs/reference/names.md``: every public name with its first sentence and its example, for readers of a clone.
-
-python docs/figures/library.py
-"""
+"""The tables of ``docs/reference/names.md``: every public name with its first sentence and its example."""
 
 from __future__ import annotations
 
@@ -16,33 +13,33 @@ from pathlib import Path
 from types import ModuleType
 
 import openvse
+import openvse_engines
+import openvse_papers
 from openvse.registry import Registry
 
 DOCS = Path(__file__).resolve().parents[1]
-PAGE = DOCS / "reference" / "names.md"
-LISTS = ("library", "pooling", "scores", "encoders", "data", "evaluation", "nouns")
+PACKAGES = (openvse, openvse_papers, openvse_engines)
+PAGES = ("library", "pooling", "scores", "encoders", "data", "evaluation", "nouns")
 """The pages of the reference that list names."""
 
 PROGRAMS = ("reference/examples.md", "parts.md", "export.md", "add_a_part.md", "backbones.md", "data.md")
 """The pages with examples of names. A name is linked to the first one that uses it."""
 
-HEAD = """# Names of the library
 
-Every public name with the first sentence of its documentation and its example, which the tests run.
-`docs/figures/library.py` writes this page. On the site, the [library](library.md) and the pages beside it have their
-arguments and errors.
-"""
+def rooms() -> dict[str, ModuleType]:
+    """Return the packages and their rooms that hand out names, by dotted name."""
+    names = [package.__name__ for package in PACKAGES]
+    for package in PACKAGES:
+        names += [each.name for each in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")]
+    modules = {name: importlib.import_module(name) for name in names if not name.endswith("__main__")}
+    return {name: module for name, module in modules.items() if hasattr(module, "__all__")}
 
 
 @cache
 def public() -> dict[str, object]:
-    """Return what the package and its rooms hand out, by dotted name."""
-    rooms = [openvse.__name__, *(f"openvse.{each.name}" for each in pkgutil.iter_modules(openvse.__path__))]
-    modules = [importlib.import_module(room) for room in rooms if not room.endswith("__main__")]
+    """Return what the packages and their rooms hand out, by dotted name."""
     return {
-        f"{module.__name__}.{name}": getattr(module, name)
-        for module in modules
-        for name in getattr(module, "__all__", ())
+        f"{room}.{name}": getattr(module, name) for room, module in rooms().items() for name in module.__all__
     }
 
 
@@ -96,24 +93,22 @@ def first_sentence(thing: object) -> str:
 
 def rows(name: str) -> list[str]:
     """Return a row for a name, and for what a module hands out."""
-    thing = public().get(name) or importlib.import_module(name)
+    thing = public().get(name) or pkgutil.resolve_name(name)
+    last = name.rpartition(".")[2]
+    called = f"openvse.{last}" if name not in public() and getattr(openvse, last, None) is thing else name
     if not isinstance(thing, ModuleType):
-        return [f"| `{name}` | {first_sentence(thing)} | {examples().get(name, '')} |"]
+        return [f"| `{called}` | {first_sentence(thing)} | {examples().get(name, '')} |"]
     own = [row for each in getattr(thing, "__all__", []) for row in rows(f"{name}.{each}")]
-    return [f"| `{name}` | {first_sentence(thing)} | |", *own]
+    return [f"| `{called}` | {first_sentence(thing)} | |", *own]
 
 
-def page() -> str:
-    """Return the page."""
-    text = [HEAD]
-    for each in LISTS:
+def names() -> str:
+    """Return the tables."""
+    text: list[str] = []
+    for each in PAGES:
         for line in (DOCS / "reference" / f"{each}.md").read_text().splitlines():
             if line.startswith("## " if each == "library" else "# "):
                 text.append(f"\n## {line.lstrip('# ')}\n\n| name | meaning | example |\n|---|---|---|")
             elif line.startswith("::: "):
                 text += rows(line[4:])
-    return "\n".join(text) + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
+    return "\n".join(text)

@@ -1,14 +1,10 @@
-"""Write the page of the keys of a recipe, ``docs/reference/recipe_keys.md``, from the schema and its docstrings.
-
-python docs/figures/recipe_keys.py
-"""
+"""The tables of ``docs/reference/recipe_keys.md``: the keys of a recipe, from the schema and its docstrings."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import re
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Literal, Union, get_args, get_origin
 
@@ -20,13 +16,6 @@ from openvse.specs.model import Part, Strict, TowerSpec
 from openvse.specs.recipe import AverageSpec, DataSpec, OptimizerSpec, PhaseSpec, PlateauSpec, TrainingSpec
 from openvse_papers.vqa.recipe import AnswersSpec, HeadSpec, VQARecipe
 
-PAGE = Path(__file__).resolve().parents[1] / "reference" / "recipe_keys.md"
-HEAD = """# Keys of a recipe
-
-Every key of a recipe, made from the schema by `docs/figures/recipe_keys.py`. On the command line, write the keys of a
-section with dots: `data.source=photos`, `training.phases.1.epochs=5`. A part is its name, or a mapping with its
-name and its options, which `openvse list parts` lists. [Recipes](../recipes.md) explains the keys with an example.
-"""
 TYPES: dict[object, str] = {
     str: "text",
     int: "whole number",
@@ -90,9 +79,9 @@ def default_of(field: FieldInfo) -> str:
     return f"`{json.dumps(value)}`" if not isinstance(value, str) else f"`{value}`" if value else "empty"
 
 
-def page() -> str:
-    """Return the page."""
-    lines, written = [HEAD], set[tuple[str, str]]()
+def keys() -> str:
+    """Return the tables."""
+    lines, written = list[str](), set[tuple[str, str]]()
     for title, prefix, specs in SECTIONS:
         rows = []
         for spec in specs:
@@ -112,7 +101,3 @@ def page() -> str:
         lines.append(f"## {title}\n" + (f"\n{intro}\n" if prefix else ""))
         lines.append("| key | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(rows) + "\n")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

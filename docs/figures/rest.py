@@ -1,14 +1,10 @@
-"""Write the tables of the REST interface, ``docs/reference/rest.md``, from its schema.
-
-python docs/figures/rest.py
-"""
+"""The tables of ``docs/reference/rest.md``: the REST interface, from its schema."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -17,8 +13,6 @@ from openvse.search import Hit
 from openvse.serving.routes import api, plain
 from openvse.serving.schemas import FOUND_EXAMPLE, HIT_EXAMPLE
 
-PAGE = Path(__file__).resolve().parents[1] / "reference" / "rest.md"
-PARTS = ("addresses", "fields of a request", "fields of a hit", "fields of a reply")
 OF_HIT = {
     "fit": "`likely`, `possible` or `unlikely`, or empty if there is no probability.",
     "was": "the rank before the second model, or null.",
@@ -65,10 +59,10 @@ def table(columns: str, rows: list[str]) -> str:
     return f"{columns}\n|{'---|' * (columns.count('|') - 1)}\n" + "\n".join(rows) + "\n"
 
 
-def addresses(document: dict[str, Any]) -> str:
+def addresses() -> str:
     """Return a row for each address."""
     rows = []
-    for path, methods in document["paths"].items():
+    for path, methods in described()["paths"].items():
         for method, operation in methods.items():
             about = operation["description"].replace("``", "`")
             asked = [f"`{each['name']}`" for each in operation.get("parameters", ()) if each["in"] == "query"]
@@ -76,10 +70,10 @@ def addresses(document: dict[str, Any]) -> str:
     return table("| address | what it does | fields |", rows)
 
 
-def request(document: dict[str, Any]) -> str:
+def request() -> str:
     """Return a row for each field of a search."""
     rows = []
-    for each in document["paths"]["/api/search"]["get"]["parameters"]:
+    for each in described()["paths"]["/api/search"]["get"]["parameters"]:
         schema = each["schema"]
         default = schema.get("default")
         written = f"`{json.dumps(default)}`" if default not in (None, "", []) else ""
@@ -96,19 +90,6 @@ def hit() -> str:
     return table("| field | meaning |", [f"| `{name}` | {sentences[name]} |" for name in HIT_EXAMPLE])
 
 
-def page() -> str:
-    """Return the page: what is written by hand, with new tables."""
-    document = described()
-    reply = table("| field | meaning |", [f"| `{name}` | {OF_REPLY[name]} |" for name in FOUND_EXAMPLE])
-    made = dict(zip(PARTS, (addresses(document), request(document), hit(), reply), strict=True))
-    text = PAGE.read_text()
-    for name, rows in made.items():
-        begin, end = f"<!-- {name} -->\n\n", "\n<!-- end -->"
-        before, _, rest = text.partition(begin)
-        _, _, after = rest.partition(end)
-        text = before + begin + rows + end + after
-    return text
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
+def reply() -> str:
+    """Return a row for each field of a reply."""
+    return table("| field | meaning |", [f"| `{name}` | {OF_REPLY[name]} |" for name in FOUND_EXAMPLE])

@@ -3,7 +3,7 @@
     python docs/figures/rooms.py docs/images/rooms.svg openvse=.
 
 The halves stand side by side. They are read from ``openvse/halves.py`` of a checkout, the floors from its
-``tests/test_floors.py``, and the imports from its source. To compare two
+``tests/test_floors.py``, and the imports from its source. A package beside openvse is one room. To compare two
 checkouts side by side, give both: ``before=PATH after=.``
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
@@ -52,11 +52,21 @@ def read_rooms(package: Path) -> dict[str, Room]:
     }
 
 
+def read_packages(source: Path) -> list[Room]:
+    """Measure the packages beside openvse, each as one room."""
+    found = []
+    for package in sorted(each for each in source.glob("openvse_*") if each.is_dir()):
+        paths = sorted(package.rglob("*.py"))
+        lines = sum(len(path.read_text().splitlines()) for path in paths)
+        found.append(Room(package.name, len(paths), lines, frozenset().union(*map(imported, paths))))
+    return found
+
+
 def imported(path: Path) -> set[str]:
     """Return the rooms that a file imports."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("openvse"):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "openvse":
             inner = [alias.name for alias in node.names] if node.module == "openvse" else []
             names |= {*inner} or {(node.module or "").split(".")[1]}
     return names
@@ -87,11 +97,16 @@ def read_search_half(package: Path) -> set[str]:
 def panel(title: str, checkout: Path, left: int) -> tuple[str, int]:
     """Return the drawing of one checkout and its height."""
     rooms, steps = read_rooms(checkout / "src" / "openvse"), read_steps(checkout / "tests")
+    search, beside = read_search_half(checkout / "src" / "openvse"), read_packages(checkout / "src")
+    for each in beside:
+        rooms[each.name] = replace(each, imports=each.imports & rooms.keys())
+        search |= {each.name} if each.imports & rooms.keys() <= search else set()
+    steps.append((steps[-1][0] + 1, [each.name for each in beside]))
     height_of = {name: number for number, (_, names) in enumerate(steps) for name in names}
     arrows = [(room.name, other) for room in rooms.values() for other in sorted(room.imports)]
     upward = sum(height_of[other] >= height_of[name] for name, other in arrows)
     place: dict[str, tuple[float, float]] = {}
-    boxes, top, search = [], 76, read_search_half(checkout / "src" / "openvse")
+    boxes, top = [], 76
     for row, (floor, names) in enumerate(reversed(steps)):
         y = top + row * ROW
         boxes.append(f'<text x="{left}" y="{y + 27}" class="floor">{floor}</text>')

@@ -1,4 +1,4 @@
-"""Draw the figures of docs/what_to_use.md and studies/evidence.md from the records that studies/fair_rows.py keeps.
+"""Draw the figures of docs/what_to_use.md and docs/studies/evidence.md from the records of studies/fair_rows.py.
 
 python docs/figures/study.py
 """

@@ -34,7 +34,8 @@ _SECRETS = (
     # A parameter of a URL, or of the other form in which databases are named: host=here password=...
     (
         re.compile(
-            r"\b((?:passw\w+|passphrase|pwd|api[_-]?key|token|secret)\s*=\s*)('[^']*'|[^\s&]+)", re.IGNORECASE
+            r"\b((?:\w*passw\w+|passphrase|pwd|api[_-]?key|token|secret)\s*=\s*)('[^']*'|[^\s&]+)",
+            re.IGNORECASE,
         ),
         r"\1***",
     ),

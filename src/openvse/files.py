@@ -324,7 +324,7 @@ def parse_json(
     except ValueError as error:  # of a number with thousands of digits
         raise JsonError(f"not JSON ({error})") from error
     level = [tree] if text.count("[") + text.count("{") > _MAX_JSON_DEPTH else []
-    for _ in range(_MAX_JSON_DEPTH):
+    for _ in range(_MAX_JSON_DEPTH if level else 0):
         level = [
             part
             for each in level
@@ -480,7 +480,8 @@ def locked(folder: Path, what: str, refusal: type[OpenVSEError]) -> Iterator[Non
 
     The kernel releases the lock when the process ends, in whatever way. Reading does not need the lock. A ``refusal``
     about ``what``, for instance a "feature store", is raised if another process writes or the locks of POSIX are
-    missing.
+    missing. (The package ``filelock`` does not tell who holds a lock, and Windows lacks more than locks: ``os.preadv``,
+    and renaming over a file that is read.)
     """
     try:
         import fcntl

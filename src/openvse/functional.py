@@ -18,6 +18,7 @@ from openvse.types import EmbeddingSet, Inputs, moved, on_cpu
 __all__ = ["masked_max", "masked_mean", "normalize"]
 
 MASKED = float("-inf")
+"""Padding before a maximum or a softmax. Before a sum it is 0."""
 
 
 def masked_mean(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:

@@ -97,13 +97,13 @@ def load_part(entry: EntryPoint) -> Any:
 class Provided(Generic[PartT]):
     """A function of the training half that the search half calls: the entry point ``provider.NAME``, with its type."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, *, needs_torch: bool = True) -> None:
+        self.name, self._needs_torch = name, needs_torch
 
     def get(self) -> PartT:
         """Import the function. Raise MissingHalfError if the packages of the training half are missing."""
         called = f"openvse's {self.name.replace('_', ' ')}"
-        if missing_package():
+        if self._needs_torch and missing_package():
             raise refusal_of(called)
         if (entry := installed("provider").get(self.name)) is None:
             raise OpenVSEError(f"{called} is missing, so the installation is broken: install openvse again")

@@ -12,6 +12,7 @@ from openvse.indexing import Index
 SECRET = "Sup3rS3cret"
 WORDS = (
     f"host=db.example password={SECRET}",
+    f"postgresql:///x?sslpassword={SECRET}&host=/nowhere",
     f"host=db.example password='{SECRET} {SECRET}'",
     f"https://{SECRET}@host",
     f"https:/{SECRET}@host",

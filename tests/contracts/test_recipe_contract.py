@@ -114,7 +114,12 @@ def fit(
 RECIPES = Path(__file__).parents[2] / "recipes"
 RETRIEVAL = recipes_without_start()["retrieval"]
 QUICK = "vse_infinity/flickr8k_grids_cpu"  # stands for all of them in `make check`
-FILES = [list_recipes(str(file)) for file in sorted(RECIPES.rglob("[!_]*.yaml"))]
+FILES = [
+    names
+    for file in sorted(RECIPES.rglob("[!_]*.yaml"))
+    for own in [list_recipes(str(file))]
+    for names in (([name] for name in own) if file.stem == "rows" else [own])
+]
 FIRST = [max(here, key=QUICK.__eq__) for names in FILES if (here := [n for n in names if n in RETRIEVAL])]
 
 

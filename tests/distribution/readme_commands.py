@@ -205,7 +205,7 @@ def check_origin() -> None:
     package = Path(openvse.__file__).parent
     assert package.is_relative_to(sys.prefix), f"openvse is imported from {package}"
     assert [Path(place) for place in openvse.__path__] == [package]
-    assert (package / "recipes" / "vse_infinity" / "folder_cpu.yaml").is_file(), "the wheel lacks its recipes"
+    assert (package / "recipes" / "vse_infinity" / "rows.yaml").is_file(), "the wheel lacks its recipes"
     assert (package / "py.typed").is_file()
     program = Path(sys.executable).with_name("openvse")
     listed = subprocess.run(

@@ -74,7 +74,7 @@ def test_the_sdist_holds_all_that_git_tracks_and_builds_the_same_wheel(
         names = {name.split("/", 1)[1] for name in archive.getnames()}
         archive.extractall(tmp_path, filter="data")
     assert names == {*tracked_files(), "PKG-INFO"}
-    assert {"recipes/vse_infinity/folder_cpu.yaml", "src/openvse/py.typed", "constraints.txt"} <= names
+    assert {"recipes/vse_infinity/rows.yaml", "src/openvse/py.typed", "constraints.txt"} <= names
     (source,) = tmp_path.iterdir()
     (again,) = build(source, "-t", "wheel").glob("*.whl")
     assert again.read_bytes() == wheel.read_bytes()
@@ -91,7 +91,7 @@ def test_the_wheel_holds_the_package_its_recipes_and_its_licences(wheel: Path) -
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         licences = {name.split("/licenses/")[1] for name in archive.namelist() if "/licenses/" in name}
-    code = {name.removeprefix("src/") for name in tracked_files() if name.startswith("src/openvse/")}
+    code = {name.removeprefix("src/") for name in tracked_files() if name.startswith("src/")}
     recipes = {f"openvse/{name}" for name in tracked_files() if name.startswith("recipes/")}
     assert names == code | recipes
     openmoji = "openvse/datasets/openmoji"

@@ -18,9 +18,9 @@ from openvse.indexing.manifest import read_manifest
 from openvse.search import Page, Query, SearchEngine
 from openvse.similarities import SetMax
 from openvse.stores import EngineAddress
-from openvse.stores.choice import read_address
 from openvse.stores.following import plan_engine, update_engine
 from openvse.types import EmbeddingSet
+from openvse_engines.catalogue import read_address
 from openvse_engines.pgvector import PgvectorStore
 from tests.search.engine_helpers import name_of, unit, write
 
@@ -139,7 +139,7 @@ def test_what_another_openvse_sent_is_sent_again(
 def test_more_candidates_than_are_remembered(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("openvse.search.catalogue._REMEMBERED", 5)
+    monkeypatch.setattr("openvse_engines.catalogue._REMEMBERED", 5)
     folder = tmp_path / "index"
     address = filled(folder, "qdrant", request)
     with SearchEngine(Words(), f"{LOCAL}/{address.name}") as engine:

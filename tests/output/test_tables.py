@@ -90,3 +90,11 @@ def test_text_is_cut_into_blocks_that_begin_with_the_first_column() -> None:
     assert len(blocks) > 1 and all(block.startswith("run") for block in blocks)
     assert max(map(len, text.splitlines())) <= 80
     assert all(text.split().count(name) == 1 for name in names)
+
+
+def test_names_of_strangers_are_neither_formulas_nor_latex() -> None:
+    cells = ["=cmd|' /C calc'!A0", "@SUM(1)", "-x+1", "+3.1 to 4", "-2.5", -2.5]
+    written = Table(["a"], [[each] for each in cells]).to_csv().splitlines()[1:]
+    assert written == ["'=cmd|' /C calc'!A0", "'@SUM(1)", "'-x+1", "+3.1 to 4", "-2.5", "-2.5"]
+    latex = Table(["a"], [["b"]]).to_latex(["a run\n\\input{/etc/passwd}"])
+    assert latex.splitlines()[0].startswith("% a run \\input")

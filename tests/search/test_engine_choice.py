@@ -23,13 +23,13 @@ from openvse.search.query import EmbeddedQueries
 from openvse.stores import STORES, EngineAddress, StoreKind
 from openvse.stores.choice import (
     public_url,
-    read_address,
     secrets_in,
     shown_url,
     without_secrets,
 )
 from openvse.stores.following import plan_engine, update_engine
 from openvse.stores.int8 import Int8Store
+from openvse_engines.catalogue import read_address
 from tests.failures import Failures
 from tests.naming import names
 

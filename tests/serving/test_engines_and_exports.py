@@ -20,13 +20,14 @@ from openvse.indexing.manifest import read_manifest
 from openvse.model.two_tower import TwoTower
 from openvse.runtime import OnnxModel
 from openvse.search import Page, SearchEngine
-from openvse.search.catalogue import IndexCatalogue, StoreCatalogue
+from openvse.search.catalogue import IndexCatalogue
 from openvse.search.proposing import StoreSearch
 from openvse.serving.served import Source
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
 from openvse.stores import EngineAddress
 from openvse.stores.following import plan_engine, update_engine
+from openvse_engines.catalogue import StoreCatalogue
 from tests.conftest import draw_photo
 from tests.runtime.colour_export import COLOURS, write_export
 from tests.serving.conftest import Place, client_of, png

@@ -15,7 +15,7 @@ from openvse.errors import DataError
 from openvse.indexing import Index
 from openvse.model.two_tower import TwoTower
 from openvse.search import Page, Query, SearchEngine
-from openvse.serving.batching import Gatherer, RememberingModel
+from openvse.serving.batching import CLIENT, Gatherer, RememberingModel
 from tests.serving.conftest import Place
 
 
@@ -47,6 +47,20 @@ def test_questions_of_one_moment_are_one_call() -> None:
 def test_a_call_has_at_most_so_many() -> None:
     answers, sizes = gathered(double, ask_many, together=4)
     assert answers == [2 * number for number in range(10)] and sizes == [4, 4, 2]
+
+
+def test_clients_take_turns() -> None:
+    calls: list[list[int]] = []
+
+    async def ask(gatherer: Gatherer[int, int]) -> None:
+        greedy = asyncio.create_task(ask_many(gatherer, 40))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        CLIENT.set("other")
+        await asyncio.gather(gatherer.ask(100), gatherer.ask(101), greedy)
+
+    gathered(lambda asked: calls.append([*asked]) or double(asked), ask)
+    assert [len(each) for each in calls] == [16, 18, 8] and {100, 101} <= {*calls[1][:4]}
 
 
 @pytest.mark.medium

@@ -13,7 +13,15 @@ from openvse.backbones import BACKBONES
 from openvse.errors import ModelError, RecipeError
 from openvse.evaluation.protocols import protocol_named
 from openvse.retrieval.recipe import RetrievalRecipe
-from openvse.specs.load import apply_override, dump_yaml, list_recipes, parse_yaml, read_recipe, validated
+from openvse.specs.load import (
+    about,
+    apply_override,
+    dump_yaml,
+    list_recipes,
+    parse_yaml,
+    read_recipe,
+    validated,
+)
 from openvse.specs.model import Part
 from openvse.tasks.recipes import load_recipe, parse_recipe, shown_recipe
 from openvse.training.kind import published_for
@@ -223,6 +231,41 @@ def test_a_row_is_what_a_file_with_the_file_as_its_base_would_be(tmp_path: Path)
     assert read_recipe(tmp_path / "mine.yaml")["description"] == "of the file"
 
 
+def test_rows_of_a_folder_are_called_like_files_of_it(tmp_path: Path) -> None:
+    folder, named = tmp_path / "small", tmp_path / "named"
+    folder.mkdir()
+    named.mkdir()
+    (folder / "rows.yaml").write_text(
+        "rows: {mean: {base: gpo}, gpo: {seed: 3, rows: {more: {embed_dim: 4}}}}"
+    )
+    (named / "rows.yaml").write_text("name: mine\nrows: {a: {base: b}, b: {name: other}, c/d: {seed: 1}}")
+    assert read_recipe(folder / "mean") == {"name": "mean", "seed": 3}
+    assert read_recipe(folder / "gpo_more.yaml") == {"name": "gpo_more", "seed": 3, "embed_dim": 4}
+    assert read_recipe(named / "a")["name"] == "mine_a"
+    assert read_recipe(named / "b")["name"] == "other"
+    assert list_recipes(str(folder / "rows.yaml")) == [
+        str(folder / each) for each in ("mean", "gpo", "gpo_more")
+    ]
+    with pytest.raises(RecipeError, match=str(folder / "gpo_more")):
+        read_recipe(folder / "men")
+    with pytest.raises(RecipeError, match="allowed: vse_0/coco_1crop_gru, vse_0/flickr30k_1crop_gru"):
+        read_recipe("vse_0/coco_2crop_gru")
+
+
+def test_a_file_called_rows_where_one_works_is_no_folder_of_recipes(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "rows.yaml").write_text("[no recipe]")
+    monkeypatch.chdir(tmp_path)
+    assert read_recipe("folder_lite2")["name"] == "folder_lite2"
+
+
+def test_a_recipe_is_shown_with_the_notes_of_its_file_and_of_its_row() -> None:
+    told, described = about("folder_lite2")
+    assert "# openvse train folder data.source=FOLDER" in told
+    assert "\n# It reads an image" in told
+    assert "folder_finetuned" not in told
+    assert described == read_recipe("folder")["description"]
+
+
 def test_a_base_of_a_row_comes_below_the_keys_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(ROWS)
     row = read_recipe(tmp_path / "mine_clip")
@@ -247,7 +290,7 @@ def test_what_was_read_can_be_changed() -> None:
 
 def test_the_folder_of_recipes_stays_small() -> None:
     folder = Path(__file__).parents[2] / "recipes"
-    assert sum(path.is_file() for path in folder.rglob("*")) <= 90
+    assert len([*folder.rglob("*.yaml")]) <= 55
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:

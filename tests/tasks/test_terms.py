@@ -95,30 +95,6 @@ def test_adopt_is_found_by_its_name() -> None:
     assert by_table.objective == shipped.objective
 
 
-def terms_as_markdown() -> str:
-    """Return the terms as Markdown: a heading and a table for each subject."""
-    sections = []
-    for subject, terms in paper_terms().items():
-        rows = [
-            f"## {subject}",
-            "",
-            "| term | parts | in a recipe, or as a command | source |",
-            "|---|---|---|---|",
-        ]
-        for term in terms:
-            parts = ", ".join(f"{kind} `{name}`" for kind, _, name in (p.rpartition(" ") for p in term.parts))
-            usage = "<br>".join(f"`{each}`" for each in term.usage)
-            rows.append(f"| {term.name} | {parts} | {usage} | {term.source} |")
-        sections.append("\n".join(rows))
-    return "\n\n".join(sections)
-
-
-def test_the_page_has_the_same_table() -> None:
-    assert terms_as_markdown() in PAGE.read_text(), (
-        "docs/terms.md differs: print(terms_as_markdown()) of this file makes its tables"
-    )
-
-
 def test_places_in_the_code_exist() -> None:
     section = PAGE.read_text().split("## In the code\n", 1)[1].split("\n## ", 1)[0]
     rows = [line.split("|")[2].strip() for line in section.splitlines() if line.startswith("| ")][1:]

@@ -2,7 +2,8 @@
 
 The index decides what to decode, embed, share with workers and keep after a stop. The output is a NumPy array beside
 its ids, a Parquet file, or a folder of Parquet files. The same content makes the same bytes. The manifest names the
-files of a set, so new ids never accompany old embeddings.
+files of a set, so new ids never accompany old embeddings. Encoding is no option of ``index``, because half of the
+options there keep an index up to date, and the ids of a list need not be paths.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A model as a folder that other runtimes and libraries read, compared with the model before it is put into place.
 
 Its towers become programs in ONNX, also with weights in int8. A program takes batches and sets of any size. It is one
-module for each side, with tensors as input and output.
+module for each side, with tensors as input and output. Where values of a batch would decide a shape, a part has a
+second way under ``torch.compiler.is_compiling()``: a GRU is a loop over its steps, and GPO a table by set size.
 """
 
 from __future__ import annotations

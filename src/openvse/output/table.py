@@ -24,6 +24,7 @@ COLUMNS = 80
 _GAP = "  "
 _LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+_FORMULA = re.compile(r"[=@]|[+-](?![\d.])")
 _SIGNED = re.compile(r"[+-]\d+\.\d")
 _WORD = re.compile(r"[^\W\d_].*[^\W\d_]")
 
@@ -72,7 +73,10 @@ class Table:
 
     def to_latex(self, notes: Iterable[str] = ()) -> str:
         r"""Return a ``tabular`` for the package booktabs, below notes as comments."""
-        lines = [*(f"% {note}" for note in notes), rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}"]
+        lines = [
+            *(f"% {' '.join(note.split())}" for note in notes),
+            rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}",
+        ]
         lines += [r"\toprule", _latex_line(map(_for_latex, self.header)), r"\midrule"]
         for number, (name, *figures) in enumerate(self._shown()):
             cells = [_figure_for_latex(cell) for cell in figures]
@@ -106,11 +110,13 @@ class Table:
         return f'<div class="wide"><table>\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
 
     def to_csv(self) -> str:
-        """Return the table as CSV, with all digits of its numbers."""
+        """Return the table as CSV, with all digits of its numbers. An apostrophe keeps text from being a formula."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.header)
-        writer.writerows(self.rows)
+        writer.writerows(
+            [f"'{each}" if _FORMULA.match(str(each)) else each for each in row] for row in self.rows
+        )
         return whole_characters(text.getvalue())  # names of files need not be UTF-8
 
     def to_json(self) -> list[dict[str, Cell]]:

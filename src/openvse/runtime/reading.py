@@ -167,7 +167,14 @@ class PieceTokenizer:
 
     def tokenize(self, captions: Sequence[str]) -> list[list[int]]:
         """Return the ids of the pieces of each sentence, special tokens included."""
-        encoded = self._pieces.encode_batch([cleaned(caption, self._cleaning) for caption in captions])
+        try:
+            encoded = self._pieces.encode_batch([cleaned(caption, self._cleaning) for caption in captions])
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # how the library ends, which no other code foresees
+                raise
+            raise ModelError(
+                f"the tokenizer cannot read a sentence ({error}): export the model again"
+            ) from error
         return [list(each.ids) or [self._unknown or 0] for each in encoded]
 
     def unknown_words(self, caption: str) -> list[UnknownWord]:
@@ -194,6 +201,8 @@ def read_tokenizer(folder: Path, reading: Mapping[str, Any]) -> RuntimeTokenizer
             f"the export has a tokenizer of the kind {reading.get('kind')!r}, but this openvse knows "
             f"{', '.join(kinds)}: update openvse, or export the model again"
         )
+    if not (folder / str(options.get("file", ""))).is_file():  # a pipe would be waited for
+        raise ModelError(f"{folder} has no file of its tokenizer: export the model again")
     try:
         made: RuntimeTokenizer = kind(folder, **options)
     except TypeError as error:

@@ -1,7 +1,6 @@
 """Catalogues: the items that a search covers, their facts and their nearest neighbours.
 
-``IndexCatalogue`` is an index in a folder, with the exact search or a store that proposes. ``StoreCatalogue`` is a
-store that also holds the facts of its items, without the folder of the index that filled it.
+``IndexCatalogue`` is an index in a folder, with the exact search or a store that proposes.
 """
 
 from __future__ import annotations
@@ -10,19 +9,16 @@ import json
 import logging
 import math
 import sqlite3
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from openvse.errors import EngineError, IndexFormatError, MissingItemError
-from openvse.files import whole_characters
+from openvse.errors import EngineError, MissingItemError
 from openvse.indexing.conditions import Condition, Read, all_of, allowed_items, condition_warnings
 from openvse.indexing.database import Database, WordTable, add_functions, add_readings, encode_id
 from openvse.indexing.index import Index
@@ -31,7 +27,7 @@ from openvse.media.segments import file_of
 from openvse.media.text_reading import as_read, lines_in
 from openvse.search.bank import read_penalties
 from openvse.search.exact import ExactSearch, ItemComparison
-from openvse.search.proposing import LARGEST_SEARCH, SPARE, Searcher, StoreSearch
+from openvse.search.proposing import Searcher, StoreSearch
 from openvse.search.query import EmbeddedQueries
 from openvse.search.rank_fusion import MOST, WordHits
 from openvse.search.text_hits import (
@@ -42,7 +38,7 @@ from openvse.search.text_hits import (
     beside_each_other,
     joined_words,
 )
-from openvse.stores import EngineAddress, ItemFacts, Within, open_vector_store, store_kind
+from openvse.stores import EngineAddress, ItemFacts, open_vector_store, store_kind
 from openvse.stores.base import CatalogueStore, Note, check_payloads, read_metadata
 from openvse.stores.choice import split_engine
 from openvse.stores.following import EngineState, check_served, state_file
@@ -58,18 +54,100 @@ FEW = 10
 _MISREAD = 2  # words of a query up to which misread ones are looked up
 _ROWS = 50_000  # items with words of a sentence that are looked up in any index, and a third of a larger one
 _FIELDS_FROM = 2000  # items whose metadata are looked at for the names of fields
-_REMEMBERED = 50_000  # items
-_COUNTED_S = 10.0
-_COUNTS = 1000
 
-_TABLE = (
-    "CREATE TABLE items (key INTEGER, id TEXT, kind TEXT, modified_ns INTEGER, size INTEGER, metadata TEXT)"
-)
 
 _logger = logging.getLogger(__name__)
 
 
-class IndexCatalogue:
+@runtime_checkable
+class Catalogue(Protocol):
+    """The items that a search covers, each at a position: its place in an index, or its key in a store without one.
+
+    An item has an id, and a key: a number that is never used again.
+
+    Attributes:
+        place: the address of a store without index, or "".
+        hub_range: the spread of the penalties by which a query bank lowers the scores of items.
+    """
+
+    note: Note
+    place: str
+    is_complete: bool
+    hub_range: float
+
+    def __len__(self) -> int: ...
+
+    def count(self, where: Sequence[Condition]) -> int:
+        """Return the number of items that fulfil conditions."""
+        ...
+
+    def warnings(self, where: Sequence[Condition]) -> tuple[str, ...]:
+        """Return a warning for each condition on a key, or on a type of values, that no item has."""
+        ...
+
+    def nearest(
+        self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, hubs_out: bool = False
+    ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
+        """Return scores and positions of the best items that fulfil conditions, equal scores in the order of their ids.
+
+        If ``hubs_out``, the order is by the query bank of an index. The scores are still the model's.
+        """
+        ...
+
+    def words(self, text: str, where: Sequence[Condition]) -> WordHits | None:
+        """Return the items that have words of a sentence, or None if words cannot be looked up."""
+        ...
+
+    def texts_of(self, positions: Sequence[int]) -> list[ReadText]:
+        """Return the text that was read in each of some items, if any."""
+        ...
+
+    def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
+        """Return the embeddings of items, in single precision."""
+        ...
+
+    def position(self, item_id: str) -> int:
+        """Return the position of an item. Raise MissingItemError if its id is unknown."""
+        ...
+
+    def at(self, key: int) -> int:
+        """Return the position of an item. Raise MissingItemError if its key is unknown."""
+        ...
+
+    def key_of(self, position: int) -> int:
+        """Return the key of an item."""
+        ...
+
+    def id_of(self, position: int) -> str:
+        """Return the id of an item."""
+        ...
+
+    def version(self, position: int) -> str:
+        """Return a text that changes when an item is embedded anew."""
+        ...
+
+    def facts(self, position: int) -> ItemFacts:
+        """Return the facts of an item."""
+        ...
+
+    def path_of(self, position: int) -> Path:
+        """Return the path of an item's file when it was indexed."""
+        ...
+
+    def metadata_of(self, positions: Sequence[int]) -> list[Mapping[str, object]]:
+        """Return the user's metadata of items, which may be empty."""
+        ...
+
+    def metadata_values(self) -> list[tuple[str, str]]:
+        """Return keys and values of the metadata of some items, the most frequent first."""
+        ...
+
+    def close(self) -> None:
+        """Close files and connections. The catalogue cannot be used afterwards."""
+        ...
+
+
+class IndexCatalogue(Catalogue):
     """An open index, in its state when it was opened."""
 
     def __init__(
@@ -99,22 +177,16 @@ class IndexCatalogue:
         return allowed
 
     def count(self, where: Sequence[Condition]) -> int:
-        """Return the number of items that fulfil conditions."""
         allowed = self._allowed(where)
         return len(self.index) if allowed is None else int(allowed.sum())
 
     def warnings(self, where: Sequence[Condition]) -> tuple[str, ...]:
-        """Return a warning for each condition on a key, or on a type of values, that no item has."""
         with self.index.database() as database:
             return condition_warnings(where, database.read)
 
     def nearest(
         self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, hubs_out: bool = False
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
-        """Return scores and positions of the best items that fulfil conditions, equal scores in the order of their ids.
-
-        If ``hubs_out``, the order is by the query bank of an index. The scores are still the model's.
-        """
         allowed, less = self._allowed(where), self._penalties if hubs_out else None
         scores, positions = self.searcher.search(queries, count, allowed=allowed, where=where, less=less)
         return scores if less is None else scores + less[positions], positions
@@ -173,7 +245,6 @@ class IndexCatalogue:
         return beside_each_other(hits, dict(zip(looked_at, texts, strict=True)), forms), forms
 
     def texts_of(self, positions: Sequence[int]) -> list[ReadText]:
-        """Return the text that was read in each of some items, if any."""
         if not self._reads_text:
             return [([], "")] * len(positions)
         stored = self._rows("lines, words_in(lines) FROM readings", positions, ("[]", ""))
@@ -216,11 +287,9 @@ class IndexCatalogue:
         return chosen, dict(counts)
 
     def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
-        """Return the embeddings of items, in single precision."""
         return self.index.gather(positions).astype(np.float32, copy=False)
 
     def position(self, item_id: str) -> int:
-        """Return the position of an item. Raise MissingItemError if its id is unknown."""
         if (position := self.index.position(item_id)) is None:
             first = next((name for name in self.index.table.ids if file_of(name) == item_id), "")
             cut = f"the clip is cut into segments; give one of them, such as {first}"
@@ -229,46 +298,37 @@ class IndexCatalogue:
         return position
 
     def at(self, key: int) -> int:
-        """Return the position of an item. Raise MissingItemError if its key is unknown."""
         held = self.index.of_keys(np.array([key]))
         if not len(held):
             raise MissingItemError(f"the index holds no item {key}: it may have been removed since")
         return int(held[0])
 
     def key_of(self, position: int) -> int:
-        """Return the key of an item."""
         return int(self.index.table.keys[position])
 
     def id_of(self, position: int) -> str:
-        """Return the id of an item."""
         return self.index.table.ids[position]
 
     def version(self, position: int) -> str:
-        """Return a text that changes when an item is embedded anew."""
         return f"{int(self.index.table.checksums[position]):x}"
 
     def facts(self, position: int) -> ItemFacts:
-        """Return the facts of an item."""
         table = self.index.table
         ((kind, metadata),) = self._rows("kind, metadata FROM items", [position], ("image", None))
         times = int(table.modified_ns[position]), int(table.sizes[position])
         return ItemFacts(table.ids[position], str(kind), *times, read_metadata(metadata))
 
     def path_of(self, position: int) -> Path:
-        """Return the path of an item's file when it was indexed."""
         return self.index.image_path(position)
 
     def metadata_of(self, positions: Sequence[int]) -> list[Mapping[str, object]]:
-        """Return the user's metadata of items, which may be empty."""
         return [read_metadata(text) for (text,) in self._rows("metadata FROM items", positions, (None,))]
 
     def metadata_values(self) -> list[tuple[str, str]]:
-        """Return keys and values of the metadata of some items, the most frequent first."""
         with self.index.database() as database:
-            return _values_in(database.read)
+            return values_in(database.read)
 
     def close(self) -> None:
-        """Close files and connections. The catalogue cannot be used afterwards."""
         self.searcher.close()
 
 
@@ -304,209 +364,7 @@ def open_searcher(
     return StoreSearch(address.engine, index, store, state, exact, is_linear=exact.is_inner)
 
 
-class StoreCatalogue:
-    """The items of a store, searched without their index.
-
-    The store proposes items, which are scored again with its embeddings. Scores are exact, and only recall depends on
-    the store. Conditions are checked again on the facts that it holds. Several threads may use it, one call at a time.
-    """
-
-    def __init__(
-        self, address: EngineAddress, compare: ItemComparison, fingerprint: str, *, images: Path | None = None
-    ) -> None:
-        self.place, self.is_complete, self.hub_range, self._compare = str(address), True, 0.0, compare
-        self._lock = threading.Lock()
-        self._known: dict[int, ItemFacts] = {}
-        self._keys: dict[str, int] = {}
-        self._counts: dict[tuple[Condition, ...], tuple[float, int]] = {}
-        first = _opened(address, (1, 1))
-        try:
-            note = Note.read(first.note(), self.place)
-        finally:
-            first.close()
-        if note.model != fingerprint:
-            raise IndexFormatError(
-                f"{self.place} was filled by model {note.model}, not by {fingerprint}: use that model"
-            )
-        self.note = note.moved(images)
-        self._store = _opened(address, (note.embeddings, note.dim))
-
-    def close(self) -> None:
-        """Close the store, after the call in progress."""
-        with self._opened() as store:
-            store.close()
-
-    @contextmanager
-    def _opened(self) -> Iterator[CatalogueStore]:
-        """Yield the store to one thread at a time, as its connection requires."""
-        with self._lock:
-            yield self._store
-
-    def __len__(self) -> int:
-        return self.count(())
-
-    def count(self, where: Sequence[Condition]) -> int:
-        """Return the store's estimate of how many items fulfil conditions, cached for some seconds."""
-        now, conditions = time.monotonic(), tuple(where)
-        counted, number = self._counts.get(conditions, (-math.inf, 0))
-        if now - counted < _COUNTED_S:
-            return number
-        with self._opened() as store:
-            points = store.count(Within(conditions)) if conditions else store.num_points()
-        if len(self._counts) >= _COUNTS:
-            self._counts.clear()
-        self._counts[conditions] = now, points // self.note.embeddings
-        return points // self.note.embeddings
-
-    def warnings(self, where: Sequence[Condition]) -> tuple[str, ...]:
-        """Return a warning for each condition on values that none of a sample of items has."""
-        if not any(condition.key for condition in where):
-            return ()
-        items = self._some()
-        with _database(items) as read:
-            warnings = condition_warnings(where, read)
-        return tuple(f"of {len(items):,} items that were looked at, {warning}" for warning in warnings)
-
-    def _some(self) -> dict[int, ItemFacts]:
-        """Return the facts of some items. The keys have no meaning."""
-        with self._opened() as store:
-            return dict(enumerate({each.path: each for each in store.some(_FIELDS_FROM // 4)}.values()))
-
-    def words(self, text: str, where: Sequence[Condition]) -> None:
-        """Return None, as a store does not index words."""
-        return
-
-    def texts_of(self, positions: Sequence[int]) -> list[ReadText]:
-        """Return no text, as a store holds none."""
-        return [([], "")] * len(positions)
-
-    def nearest(
-        self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, hubs_out: bool = False
-    ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
-        """Return scores and positions of the best of the items that the store proposes."""
-        wanted = min(MOST_OF_STORE, count)
-        is_linear = self._compare.is_inner and self.note.embeddings == 1
-        searches = queries.searches(is_linear=is_linear)
-        known = self._candidates(queries.liked() if searches is None else searches, wanted, where)
-        with self._opened() as store:
-            held = store.vectors(np.array(sorted(known), np.int64)) if known else {}
-        if not (order := sorted(held, key=lambda key: encode_id(known[key].path))):
-            return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
-        names = [known[key].path for key in order]
-        exact = ExactSearch(np.stack([held[key] for key in order]), self._compare, names=names)
-        scores, places = exact.search(queries, wanted)
-        return scores, np.array(order, np.int64)[places]
-
-    def _candidates(
-        self, searches: Sequence[Float[np.ndarray, "_ D"]], wanted: int, where: Sequence[Condition]
-    ) -> dict[int, ItemFacts]:
-        """Return the items that the store proposes for the best ``wanted`` of each query, by their keys."""
-        asked = np.concatenate(searches).astype(np.float32)
-        owners = np.repeat(np.arange(len(searches)), [len(each) for each in searches]).tolist()
-        count, known = (wanted + SPARE) * self.note.embeddings, dict[int, ItemFacts]()
-        within = Within(tuple(where))
-        while True:
-            with self._opened() as store:
-                answers = store.nearest(asked, count, within)
-                new = np.setdiff1d(np.concatenate(answers), np.fromiter(known, np.int64))
-                known |= store.facts(new) if len(new) else {}
-            self._remember(known)
-            good = fulfilling(known, where)
-            chosen = [[key for key in dict.fromkeys(each.tolist()) if key in good] for each in answers]
-            of_query: dict[int, set[int]] = {owner: set() for owner in owners}
-            for owner, keys in zip(owners, chosen, strict=True):
-                of_query[owner].update(keys)
-            is_all = all(len(each) < count for each in answers)
-            if is_all or count >= LARGEST_SEARCH or all(len(keys) >= wanted for keys in of_query.values()):
-                return {key: known[key] for keys in chosen for key in keys[: wanted + SPARE]}
-            count = min(LARGEST_SEARCH, count * 8)
-
-    def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
-        """Return the embeddings of items, in single precision."""
-        with self._opened() as store:
-            held = store.vectors(np.unique(positions))
-        for key in positions.tolist():
-            if key not in held:
-                raise MissingItemError(f"the engine holds no item {key}: it may have been removed since")
-        return np.stack([held[key] for key in positions.tolist()])
-
-    def position(self, item_id: str) -> int:
-        """Return the position of an item. Raise MissingItemError if its id is unknown."""
-        if (key := self._keys.get(item_id)) is None:
-            with self._opened() as store:
-                key = store.key_of(whole_characters(item_id))  # the path of no item has half of one
-        if key is None:
-            raise MissingItemError(
-                f"the engine holds no item {item_id}: give the path below the indexed folder"
-            )
-        return key
-
-    def at(self, key: int) -> int:
-        """Return the position of an item. Raise MissingItemError if its key is unknown."""
-        self.facts(key)
-        return key
-
-    def key_of(self, position: int) -> int:
-        """Return the key of an item."""
-        return position
-
-    def id_of(self, position: int) -> str:
-        """Return the id of an item."""
-        return self.facts(position).path
-
-    def version(self, position: int) -> str:
-        """Return a text that changes when an item is embedded anew."""
-        facts = self.facts(position)
-        return f"{facts.modified_ns:x}-{facts.size:x}"
-
-    def facts(self, position: int) -> ItemFacts:
-        """Return the facts of an item."""
-        if (known := self._known.get(position)) is None:
-            with self._opened() as store:
-                facts = store.facts(np.array([position], np.int64))
-            self._remember(facts)
-            known = facts.get(position)
-        if known is None:
-            raise MissingItemError(f"the engine holds no item {position}: it may have been removed since")
-        return known
-
-    def path_of(self, position: int) -> Path:
-        """Return the path of an item's file when it was indexed, or below its folder's new place."""
-        return self.note.file_of(self.facts(position).path)
-
-    def metadata_of(self, positions: Sequence[int]) -> list[Mapping[str, object]]:
-        """Return the user's metadata of items, which may be empty."""
-        return [self.facts(each).metadata for each in positions]
-
-    def metadata_values(self) -> list[tuple[str, str]]:
-        """Return keys and values of the metadata of some items, the most frequent first."""
-        with _database(self._some()) as read:
-            return _values_in(read)
-
-    def _remember(self, items: Mapping[int, ItemFacts]) -> None:
-        """Keep the facts of items that a reply names, for soon. All are dropped when they are many."""
-        if len(self._known) > _REMEMBERED:
-            self._known, self._keys = {}, {}
-        self._known |= items
-        self._keys |= {facts.path: key for key, facts in items.items()}
-
-
-Catalogue: TypeAlias = IndexCatalogue | StoreCatalogue
-"""The items that a search covers, each at a position: its place in an index, or its key in a store.
-
-An item has an id, and a key: a number that is never used again. ``place`` is the address of a store without index, and
-``hub_range`` the spread of the penalties by which a query bank lowers the scores of items."""
-
-
-def fulfilling(items: Mapping[int, ItemFacts], where: Sequence[Condition]) -> set[int]:
-    """Return the keys of the items that fulfil conditions, as the database of an index understands them."""
-    if not where:
-        return set(items)
-    with _database(items) as read:
-        return {int(str(key)) for (key,) in read(*all_of(where))}
-
-
-def _values_in(read: Read) -> list[tuple[str, str]]:
+def values_in(read: Read) -> list[tuple[str, str]]:
     """Return keys and values of the metadata of the first items that have any. Each value of a list counts."""
     sql = (
         "SELECT said.key, CASE WHEN one.type IN ('true', 'false') THEN one.type ELSE CAST(one.value AS TEXT) END, "
@@ -517,8 +375,21 @@ def _values_in(read: Read) -> list[tuple[str, str]]:
     return [(str(name), str(value)) for name, value, _ in read(sql, (_FIELDS_FROM,))]
 
 
+_TABLE = (
+    "CREATE TABLE items (key INTEGER, id TEXT, kind TEXT, modified_ns INTEGER, size INTEGER, metadata TEXT)"
+)
+
+
+def fulfilling(items: Mapping[int, ItemFacts], where: Sequence[Condition]) -> set[int]:
+    """Return the keys of the items that fulfil conditions, as the database of an index understands them."""
+    if not where:
+        return set(items)
+    with database_of(items) as read:
+        return {int(str(key)) for (key,) in read(*all_of(where))}
+
+
 @contextmanager
-def _database(items: Mapping[int, ItemFacts]) -> Iterator[Read]:
+def database_of(items: Mapping[int, ItemFacts]) -> Iterator[Read]:
     """Yield a reader of a database in memory that holds items as an index's database does."""
     rows = [
         (key, encode_id(each.path), each.kind, each.modified_ns, each.size, noted)
@@ -535,10 +406,3 @@ def _database(items: Mapping[int, ItemFacts]) -> Iterator[Read]:
             return database.execute(sql, values).fetchall()
 
         yield read
-
-
-def _opened(address: EngineAddress, shape: tuple[int, int]) -> CatalogueStore:
-    store = open_vector_store(address, shape)
-    if not isinstance(store, CatalogueStore):
-        raise EngineError(f"the engine {address.engine} is part of the folder of an index: give that folder")
-    return store

@@ -25,9 +25,10 @@ from openvse.media.text_reading import TextLine
 from openvse.runtime.arrays import ArraySet, embeds_gaussians, turned, uncertainties
 from openvse.runtime.model import load_embedder
 from openvse.scoring.calibration import PART, Calibration
-from openvse.search.catalogue import Catalogue, IndexCatalogue, StoreCatalogue
+from openvse.search.catalogue import Catalogue, IndexCatalogue
 from openvse.search.exact import ExactSearch, comparison_of
 from openvse.search.hits import Answer, Hit, Hits, Probabilities, title_of
+from openvse.search.provided import STORE_ADDRESS, STORE_CATALOGUE
 from openvse.search.query import (
     EmbeddedQueries,
     OneQuery,
@@ -41,7 +42,7 @@ from openvse.search.rank_fusion import DEPTH, Ranking, WordHits, joined
 from openvse.search.scenes import are_same, first_of_scenes, unit_vectors
 from openvse.search.text_hits import lines_with
 from openvse.stores.base import Note
-from openvse.stores.choice import EngineAddress, read_address
+from openvse.stores.choice import EngineAddress
 from openvse.tokenization.vocabulary import UnknownWord
 
 _MOST_FOLDED = 10_000
@@ -124,14 +125,14 @@ class SearchEngine:
         self._model = model = load_embedder(str(model)) if isinstance(model, str | Path) else model
         self.catalogue: Catalogue
         if isinstance(source, str | Path):
-            source = read_address(str(source)) if "://" in str(source) else Index.open(source)
+            source = STORE_ADDRESS.get()(str(source)) if "://" in str(source) else Index.open(source)
         if isinstance(source, Index):
             check_model(source.path, source.manifest, model.fingerprint)
             compare = comparison_of(model, source.manifest.holds)
             self.catalogue = IndexCatalogue(source, compare, model=model, engine=engine)
         else:
             compare = comparison_of(model, "images")
-            self.catalogue = StoreCatalogue(source, compare, model.fingerprint, images=images)
+            self.catalogue = STORE_CATALOGUE.get()(source, compare, model.fingerprint, images=images)
         self._are_texts = self.note.holds == "sentences"
         self._compare, self._of_gaussians = compare, embeds_gaussians(model)
         self.calibration: Calibration | None = (

@@ -1,4 +1,7 @@
-"""What the search half asks of the training half, each with its type. It is imported when it is first used."""
+"""What the search half asks of the training half, each with its type. It is imported when it is first used.
+
+A model argument is one that ``model_loader`` or ``same_model`` returned.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,11 @@ if TYPE_CHECKING:
     from openvse.indexing.embedding import StoredImages
     from openvse.runtime.beside import Towers, WantedTowers
     from openvse.runtime.model import WholeModel
+    from openvse.search.catalogue import Catalogue
     from openvse.search.exact import ItemComparison
     from openvse.search.hits import Answer
     from openvse.search.query import Page, Query
+    from openvse.stores import EngineAddress
 
 
 @runtime_checkable
@@ -33,12 +38,21 @@ class RanksAgain(Protocol):
 
 
 @runtime_checkable
+class MakesCatalogue(Protocol):
+    """A function that opens a store of a model's fingerprint as the catalogue of a search."""
+
+    def __call__(
+        self, address: EngineAddress, compare: ItemComparison, fingerprint: str, *, images: Path | None = ...
+    ) -> Catalogue: ...
+
+
+@runtime_checkable
 class MakesReranker(Protocol):
     """A function that makes a re-ranker from a model, which may read a feature store instead of the images."""
 
     def __call__(
         self,
-        model: WholeModel,
+        model: Any,
         *,
         top: int,
         weight: float = ...,
@@ -67,7 +81,7 @@ class WritesTowers(Protocol):
 
     def __call__(
         self,
-        model: WholeModel,
+        model: Any,
         index: str | Path,
         wanted: WantedTowers | None = ...,
         *,
@@ -81,10 +95,10 @@ ANSWERER: Provided[Callable[[str, str], AnswersQuestions]] = Provided("answerer"
 CAPTIONS: Provided[Callable[[Path], Mapping[str, Sequence[str]]]] = Provided("captions")
 """Returns the captions of the images in a folder, by their path below it."""
 
-COMPARISON: Provided[Callable[[WholeModel, bool], ItemComparison]] = Provided("comparison")
+COMPARISON: Provided[Callable[[Any, bool], ItemComparison]] = Provided("comparison")
 """Returns the comparison of items with queries by the model's own similarity, swapped if items are sentences."""
 
-EXPLAINER: Provided[Callable[[WholeModel, Any, str], dict[str, Any]]] = Provided("explainer")
+EXPLAINER: Provided[Callable[[Any, Any, str], dict[str, Any]]] = Provided("explainer")
 """Returns the share of each part of an image, and of each word of a sentence, in their score, as JSON."""
 
 MODEL_OF_NAMES: Provided[Callable[[Path, Path], None]] = Provided("model_of_names")
@@ -101,8 +115,14 @@ SAME_MODEL: Provided[Callable[[str, str, str], WholeModel]] = Provided("same_mod
 SENTENCES: Provided[Callable[[str], list[str]]] = Provided("sentences")
 """Returns the sentences of a file, or the training captions of a data set, for a query bank."""
 
-STORED_FEATURES: Provided[Callable[[WholeModel, str, Path | None], StoredImages | None]]
+STORED_FEATURES: Provided[Callable[[Any, str, Path | None], StoredImages | None]]
 STORED_FEATURES = Provided("stored_features")
 """Returns the stored features that replace images, of a model, its place, and a store if one is named."""
+
+STORE_ADDRESS: Provided[Callable[[str], EngineAddress]] = Provided("store_address", needs_torch=False)
+"""Reads the URL of a store that is searched without the folder of its index."""
+
+STORE_CATALOGUE: Provided[MakesCatalogue] = Provided("store_catalogue", needs_torch=False)
+"""Opens such a store."""
 
 TOWERS: Provided[WritesTowers] = Provided("towers")

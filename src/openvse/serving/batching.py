@@ -15,12 +15,14 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from openvse.errors import OpenVSEError
 
 _LOOK_S = 0.001
+_OF_CLIENT = 16  # questions of a client in one call, as others wait for it
 
 CLIENT: ContextVar[str] = ContextVar("CLIENT", default="")
 """The address of the client whose request is answered."""
 
 AskT = TypeVar("AskT")
 AnswerT = TypeVar("AnswerT")
+_Asked: TypeAlias = tuple[AskT, asyncio.Future[AnswerT]]
 
 
 class BusyError(OpenVSEError):
@@ -51,7 +53,8 @@ class Gatherer(Generic[AskT, AnswerT]):
 
     A question that finds the thread idle is answered at once. Right after a call that answered several, the next call
     waits for as many questions, at most a tenth of the time that the call took. This keeps clients that ask again at
-    once in one batch. Otherwise each would be in a batch of its own from then on.
+    once in one batch. Otherwise each would be in a batch of its own from then on. Clients take turns, and a call
+    answers at most 16 questions of one.
 
     If a call fails, its questions are repeated one by one, so that only those with a fault fail.
     """
@@ -66,7 +69,7 @@ class Gatherer(Generic[AskT, AnswerT]):
     ) -> None:
         self._answer, self._thread, self._on_call = answer, thread, on_call
         self._together = together
-        self._asked: deque[tuple[AskT, asyncio.Future[AnswerT]]] = deque()
+        self._asked: dict[str, deque[_Asked[AskT, AnswerT]]] = {}  # by client, the one whose turn it is first
         self._work: asyncio.Task[None] | None = None
         # The call before: how many questions, how many seconds, and when it ended.
         self._before, self._took, self._ended = 0, 0.0, -math.inf
@@ -74,19 +77,41 @@ class Gatherer(Generic[AskT, AnswerT]):
     @property
     def waiting(self) -> int:
         """The number of questions that wait."""
-        return len(self._asked)
+        return sum(map(len, self._asked.values()))
 
     async def ask(self, question: AskT) -> AnswerT:
         """Return the answer to a question."""
         answer: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
-        self._asked.append((question, answer))
+        one, client = (question, answer), CLIENT.get()
+        self._asked.setdefault(client, deque()).append(one)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
         try:
             return await answer
         except asyncio.CancelledError:  # what nobody waits for takes no memory
-            self._asked = deque(each for each in self._asked if each[1] is not answer)
+            self._keep(client, deque(each for each in self._asked.pop(client, ()) if each is not one))
             raise
+
+    def _keep(self, client: str, asked: deque[_Asked[AskT, AnswerT]]) -> None:
+        """Let a client wait behind the others with what it asked."""
+        if asked:
+            self._asked[client] = asked
+
+    def _batch(self) -> list[_Asked[AskT, AnswerT]]:
+        """Take the questions of the next call, of each client in turn."""
+        batch: list[_Asked[AskT, AnswerT]] = []
+        taken = Counter[str]()
+        while (
+            len(batch) < self._together
+            and (client := next((each for each in self._asked if taken[each] < _OF_CLIENT), None)) is not None
+        ):
+            asked = self._asked.pop(client)
+            one = asked.popleft()
+            self._keep(client, asked)
+            if not one[1].done():  # otherwise its client has gone, or was told that it takes too long
+                batch.append(one)
+                taken[client] += 1
+        return batch
 
     async def drained(self) -> None:
         """Wait until every question is answered."""
@@ -96,12 +121,7 @@ class Gatherer(Generic[AskT, AnswerT]):
     async def _run(self) -> None:
         while self._asked:
             await self._moment()
-            batch: list[tuple[AskT, asyncio.Future[AnswerT]]] = []
-            while self._asked and len(batch) < self._together:
-                one = self._asked.popleft()
-                if not one[1].done():  # otherwise its client has gone, or was told that it takes too long
-                    batch.append(one)
-            if not batch:
+            if not (batch := self._batch()):
                 continue
             self._on_call(len(batch))
             began = time.monotonic()
@@ -114,10 +134,10 @@ class Gatherer(Generic[AskT, AnswerT]):
     async def _moment(self) -> None:
         """Right after a call, wait for as many questions as it answered."""
         until = self._ended + self._took / 10
-        while len(self._asked) < min(self._before, self._together) and time.monotonic() < until:
+        while self.waiting < min(self._before, self._together) and time.monotonic() < until:
             await asyncio.sleep(_LOOK_S)
 
-    async def _call(self, batch: Sequence[tuple[AskT, asyncio.Future[AnswerT]]]) -> bool:
+    async def _call(self, batch: Sequence[_Asked[AskT, AnswerT]]) -> bool:
         """Answer some questions with one call. Return False if it failed."""
         loop = asyncio.get_running_loop()
         try:

@@ -6,7 +6,6 @@ import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args, get_origin
 
@@ -40,6 +39,8 @@ _MEANT = {
     **dict.fromkeys(("dim", "embedding_dim"), "embed_dim"),
 }
 """Keys of other programs, and those of a recipe that mean the same."""
+
+_FOLDER = "rows"  # a file of this name gives its rows the names of files beside it: x/a for the row a of x/rows.yaml
 
 _SIDES = ("image", "text")
 _PARTS = ("encoder", "aggregator")
@@ -158,9 +159,7 @@ def override_list(given: Overrides) -> list[tuple[str, Any]]:
     pairs = given.items() if isinstance(given, Mapping) else given
     read = [parse_override(each) if isinstance(each, str) else each for each in pairs]
     plain = [(key, str(value) if isinstance(value, Path) else value) for key, value in read]
-    return [
-        ("data.source" if key == "data" and isinstance(value, str) else key, value) for key, value in plain
-    ]
+    return [("data.source" if key == "data" and isinstance(new, str) else key, new) for key, new in plain]
 
 
 def read_recipe(source: str | Path, overrides: Overrides = ()) -> dict[str, Any]:
@@ -258,8 +257,7 @@ def describe(
     """
     first = error.errors()[0]
     where = ".".join([prefix, *map(str, first["loc"])] if prefix else map(str, first["loc"]))
-    rest = len(error.errors()) - 1
-    more = f" (and {rest} more)" if rest else ""
+    more = f" (and {rest} more)" if (rest := len(error.errors()) - 1) else ""
     if first["type"] == "extra_forbidden":
         allowed, key = _allowed(model, first["loc"][:-1]), str(first["loc"][-1])
         below = f"{prefix}." if prefix else ""
@@ -277,9 +275,8 @@ def describe(
 def is_complete(tree: Mapping[str, Any], fields: Iterable[str]) -> bool:
     """Return whether a recipe gives all fields of the spec of its task, so that the spec of a start is not needed."""
     for field in fields:
-        if (value := tree.get(field, FROM_START)) == FROM_START:
-            return False
-        if field in _SIDES and isinstance(value, Mapping) and not _own(value):
+        value = tree.get(field, FROM_START)
+        if value == FROM_START or (field in _SIDES and isinstance(value, Mapping) and not _own(value)):
             return False
     return True
 
@@ -314,10 +311,12 @@ def inherited(
 
 
 def about(source: str) -> tuple[str, str]:
-    """Return the comment at the head of the file of a recipe, which says how to train it, and its description."""
-    path, _ = _find(source)
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return "".join(takewhile(lambda line: line[0] == "#", lines)), _rows(path)[""][0].get("description", "")
+    """Return the comments at the head of a file and at its row, which say how to train it, and its description."""
+    path, row = _find(source)
+    text = path.read_text(encoding="utf-8")
+    notes = re.findall(rf"\A((?:#.*\n)*)|^  {re.escape(row)}:\n((?: +#.*\n)*)", text, re.MULTILINE)
+    told = re.sub("^ +", "", "".join(map("".join, notes)), flags=re.MULTILINE)
+    return told, _rows(path)[""][0].get("description", "")
 
 
 def _find(source: str, beside: Path | None = None) -> tuple[Path, str]:
@@ -329,8 +328,8 @@ def _find(source: str, beside: Path | None = None) -> tuple[Path, str]:
     near = ""
     for file in files:
         words = file.name.removesuffix(".yaml").split("_")
-        for count in range(len(words) - 1, 0, -1):
-            if (whole := file.with_name("_".join(words[:count]) + ".yaml")).is_file():
+        for count in range(len(words) - 1, -1 if file.parent.name else 0, -1):
+            if (whole := file.with_name(f"{'_'.join(words[:count]) or _FOLDER}.yaml")).is_file():
                 row, rows = "_".join(words[count:]), _rows(whole)
                 if row in rows:
                     return whole, row
@@ -342,17 +341,19 @@ def _find(source: str, beside: Path | None = None) -> tuple[Path, str]:
     )
 
 
-def _called(file: Path) -> str:
-    """Return the name of a file: the name of a shipped recipe, or the file itself."""
+def _called(file: Path, row: str = "") -> str:
+    """Return the name of a file or of its row: the name of a shipped recipe, or a path."""
+    if row:
+        file = file.parent / (row if file.stem == _FOLDER else f"{file.stem}_{row}")
     root = next((root for root in SHIPPED if file.is_relative_to(root)), None)
-    return str(file) if root is None else file.relative_to(root).with_suffix("").as_posix()
+    inside = "" if root is None else file.relative_to(root).as_posix().removesuffix(".yaml")
+    return inside.removesuffix(f"/{_FOLDER}") or str(file)
 
 
 def _names(file: Path) -> list[str]:
     """Return the names of the recipes of a file. A file without a name holds only the keys that its rows share."""
-    rows, called = _rows(file), _called(file)
-    whole = [called] if len(rows) == 1 or "name" in rows[""][0] else []
-    return whole + [f"{called.removesuffix('.yaml')}_{row}" for row in rows if row]
+    rows = _rows(file)
+    return [_called(file, row) for row in rows if row or len(rows) == 1 or "name" in rows[""][0]]
 
 
 def _rows(file: Path) -> dict[str, list[dict[str, Any]]]:
@@ -385,17 +386,18 @@ def _below(file: Path, row: str, around: list[Any]) -> Iterator[tuple[str, list[
 def _read(path: Path, row: str, seen: tuple[tuple[Path, str], ...]) -> dict[str, Any]:
     if (path.resolve(), row) in seen:
         raise RecipeError(f"recipe {path}: its bases lead back to itself: remove one of them")
-    around, names, called = _rows(path)[row], _names(path), _called(path)
-    if not row and called not in names:
-        shared = choices(names, f"openvse list recipes {called}")
+    around, names, called = _rows(path)[row], _names(path), _called(path, row)
+    if called not in names:
+        shared = choices(names, f"openvse list recipes {_called(path)}")
         raise RecipeError(f"recipe {path} holds only the keys that its rows share{shared}: name one of them")
     base = next((level["base"] for level in reversed(around) if level.get("base")), None)
     tree = {} if base is None else _read(*_find(str(base), path), (*seen, (path.resolve(), row)))
     for level in around:  # the description of a base does not describe the recipes built on it
         tree = merged({key: value for key, value in tree.items() if key != "description"}, level)
     if row:
-        whole = around[0].get("name", path.stem if called == str(path) else called)
-        tree["name"] = around[-1].get("name", f"{whole}_{row}")
+        own = Path(called).name if Path(called).parent == path.parent else called
+        own = f"{around[0]['name']}_{row}" if "name" in around[0] else own
+        tree["name"] = around[-1].get("name", own)
     return {key: value for key, value in tree.items() if key != "base"}
 
 
@@ -433,8 +435,7 @@ def _allowed(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
         if key not in model.model_fields:
             continue  # a position in a list, or a name in a mapping
         annotation = model.model_fields[str(key)].annotation
-        models = [kind for kind in (annotation, *get_args(annotation)) if _is_model(kind)]
-        model = models[0] if models else model
+        model = next((kind for kind in (annotation, *get_args(annotation)) if _is_model(kind)), model)
     return sorted(model.model_fields)
 
 
@@ -486,11 +487,11 @@ def _around(wanted: Mapping[str, Any], theirs: Any) -> Any:
 
 def _without(inner: str, part: Any) -> dict[str, Any]:
     options = {"name": part} if isinstance(part, str) else part
-    plain = {
+    return {
         key: value["name"] if isinstance(value, Mapping) and value.keys() == {"name"} else value
         for key, value in options.items()
+        if key != inner
     }
-    return {key: value for key, value in plain.items() if key != inner}
 
 
 def _own(given: Mapping[str, Any]) -> bool:

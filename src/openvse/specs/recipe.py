@@ -69,6 +69,7 @@ class PhaseSpec(Strict):
     """Some epochs under the same conditions.
 
     Attributes:
+        epochs: the number of epochs.
         least_images: with fewer images for training, the phase is left out, and the run says so.
         learning_rate: the learning rate of these epochs, instead of the optimiser's.
         warmup_epochs: the number of epochs over which the learning rate rises linearly from 0.

@@ -11,8 +11,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from openvse.errors import EngineError
-from openvse.stores import STORES, StoreKind, store_kind
-from openvse.stores.base import CatalogueStore
+from openvse.stores import STORES, store_kind
 
 URL_VARIABLE = "OPENVSE_ENGINE_URL"
 PREFIX = "openvse_"
@@ -21,7 +20,6 @@ PLACE = re.compile(PREFIX + r"[0-9a-f]{8,}")
 
 _SECRET = re.compile("pass|key|secret|token|pwd", re.IGNORECASE)
 _FILES = ("passfile", "sslkey")
-_SHOWN = 5
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,20}://", re.IGNORECASE)
 
 
@@ -133,50 +131,6 @@ def check_url(name: str, url: str) -> None:
             f"the engine {name} needs the URL of its server, such as {kind.example}: give it in place of the name with "
             f"--engine, or in the environment variable {URL_VARIABLE}"
         )
-
-
-def read_address(word: str) -> EngineAddress:
-    """Return the address of the store that a word names.
-
-    It is a URL, such as ``qdrant://HOST[:PORT][/COLLECTION]`` or ``postgresql://[USER@]HOST/DATABASE[?table=TABLE]``.
-    Without a collection or table, the only one of openvse there is used.
-    """
-    if not is_clean(word):
-        raise EngineError(
-            f"{shown_url(word)} is no URL: check its host and port, and write / ? # @ in a password as %2F %3F %23 %40"
-        )
-    name = named_by(word)
-    kind = store_kind(name)
-    store = kind.store
-    if not issubclass(store, CatalogueStore):
-        raise EngineError(
-            f"{shown_url(word)}: the engine {name} cannot be searched without its index: give the index"
-        )
-    url, place = store.split(word)
-    if place and not PLACE.fullmatch(place):
-        raise EngineError(
-            f"{place} is none of openvse's {kind.container}s: give one that is called openvse_..."
-        )
-    variable = os.environ.get(URL_VARIABLE, "")
-    url = variable if variable and shown_url(variable) == url else url
-    return EngineAddress(name, place or _only(kind, store, url), public_url(url), given=url)
-
-
-def _only(kind: StoreKind, store: type[CatalogueStore], url: str) -> str:
-    """Return the only place of openvse on a server."""
-    places = store.places(url)
-    if len(places) == 1:
-        return places[0]
-    what = kind.container
-    if not places:
-        raise EngineError(
-            f"{public_url(url)} has no {what} of openvse: fill one with 'openvse index MODEL FOLDER --engine URL'"
-        )
-    more = ", ..." if len(places) > _SHOWN else ""
-    raise EngineError(
-        f"{public_url(url)} has {len(places)} {what}s of openvse ({', '.join(places[:_SHOWN])}{more}): name one in the "
-        f"URL (index.json names the one of an index)"
-    )
 
 
 def public_url(url: str) -> str:

@@ -170,8 +170,9 @@ def serve(
 def source_of(word: str, model: str | None, images: Path | None, engine: str | None) -> Source:
     """Return the source to serve. Raise OpenVSEError if there is none, or if an option does not fit it."""
     from openvse.indexing.manifest import index_folder
+    from openvse.search.provided import STORE_ADDRESS
     from openvse.serving.served import Source
-    from openvse.stores.choice import read_address, shown_url
+    from openvse.stores.choice import shown_url
 
     if "://" not in word:
         if images is not None:
@@ -184,7 +185,7 @@ def source_of(word: str, model: str | None, images: Path | None, engine: str | N
         raise OpenVSEError(f"{name} does not name its model: give it with --model")
     if images is not None and not images.is_dir():
         raise OpenVSEError(f"{images} is no folder: give --images the indexed folder on this machine")
-    return Source(read_address(word), images=images)
+    return Source(STORE_ADDRESS.get()(word), images=images)
 
 
 def load_service(
