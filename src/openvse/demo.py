@@ -21,7 +21,7 @@ from openvse.retrieval.build import build_model
 from openvse.retrieval.names import model_of_names
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.search import Hit, Page, SearchEngine, contact_sheet
-from openvse.search.updating import IndexSettings, index
+from openvse.search.updating import index
 from openvse.specs.load import read_recipe, validated
 from openvse.tasks.load import load_as
 from openvse.tasks.run import run_recipe
@@ -68,12 +68,12 @@ class DemoHit:
 class DemoResult:
     """The results of the demo, with the paths of its files.
 
-    ``table`` compares the trained model with the untrained one and chance, on held-out emoji. ``by_names`` are the
-    answers to ``BY_NAMES`` of a model without captions, none if the recipe has no names.
+    ``table`` compares the trained model with the untrained one and chance, on held-out emoji. ``by_names`` are lines of
+    what a model of names finds, none if the recipe has no names.
     """
 
     table: str
-    by_names: Sequence[Sequence[DemoHit]]
+    by_names: Sequence[str]
     answers: Sequence[Sequence[DemoHit]]
     report: Path
     contact_sheet: Path
@@ -109,12 +109,18 @@ def run_demo(
     report = replace(_evaluate(trained, test, features), published={"untrained": before.metrics})
     pictures = Path(str(corpus.image_paths[0])).parent
     _say_names(corpus, pictures / METADATA)
-    by_names: list[Sequence[Hit]] = []
-    if trained.image.encoder.backbone.classifier() is not None:  # overrides may name a backbone without one
-        drawn = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
-        alone = model_of_names(recipe, drawn, run / "features")
-        by_names = _hits(alone, BY_NAMES, pictures, out / "index_by_names", on_images, run / "features")
-    hits = _hits(trained, QUERIES, pictures, out / "index", on_images)
+    index(
+        trained,
+        pictures,
+        out / "index",
+        overwrite=True,  # the index may be of another seed
+        progress=lambda step, state: (
+            on_images(state.done, state.total, state.per_s) if step == "images" else None
+        ),
+    )
+    engine = SearchEngine(trained, Index.open(out / "index", trained.fingerprint))
+    # The names of emoji would be found as words, too, and the answers are to show what the model has learned.
+    hits = [answer.hits for answer in engine.answer(QUERIES, Page(TOP_K, only="similarity"))]
     held_out = {
         path.name for path, split in zip(corpus.image_paths, corpus.splits, strict=True) if split != "train"
     }
@@ -122,7 +128,9 @@ def run_demo(
     write_whole(sheet, _page(hits, held_out))
     return DemoResult(
         table=report.to_markdown(),
-        by_names=[[DemoHit(h.title, h.score, held_out=True) for h in answer] for answer in by_names],
+        by_names=_found_by_names(recipe, corpus, features)
+        if trained.image.encoder.backbone.classifier()
+        else (),
         answers=[[DemoHit(h.title, h.score, h.id in held_out) for h in answer] for answer in hits],
         report=report.save(out / "report") / "report.md",
         contact_sheet=sheet,
@@ -131,33 +139,19 @@ def run_demo(
     )
 
 
-def _hits(
-    model: TwoTower,
-    queries: Sequence[str],
-    pictures: Path,
-    out: Path,
-    on_images: OnImages,
-    features: Path | None = None,
-) -> list[Sequence[Hit]]:
-    """Index the images, and return the hits of each query.
-
-    The names of emoji would be found as words, too, and the answers are to show what the model knows.
-    """
-    index(
-        model,
-        pictures,
-        out,
-        IndexSettings(
-            towers="text" if model.source else "none"
-        ),  # nobody searches with a model that is not kept
-        features=features,
-        overwrite=True,  # the index may be of another seed
-        progress=lambda step, state: (
-            on_images(state.done, state.total, state.per_s) if step == "images" else None
-        ),
-    )
-    engine = SearchEngine(model, Index.open(out, model.fingerprint))
-    return [answer.hits for answer in engine.answer(queries, Page(TOP_K, only="similarity"))]
+def _found_by_names(recipe: RetrievalRecipe, corpus: Corpus, features: FeatureStore) -> list[str]:
+    """Return a line for each of ``BY_NAMES``: the emoji that the model of names finds."""
+    drawn = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
+    model, pairs = model_of_names(recipe, drawn, features.path), corpus.relevance
+    titles = dict(zip(pairs.images[::-1].tolist(), pairs.texts[::-1].tolist(), strict=True))
+    images = embed_corpus(model, corpus.with_pairs(pairs.texts == 0), features).images
+    found = [
+        (row, row.topk(5).indices.tolist()) for row in model.score(images, model.encode_text(BY_NAMES)).T
+    ]
+    return [
+        f"{query!r}: " + ", ".join(f"{corpus.captions[titles[each]]} {row[each]:.2f}" for each in best)
+        for query, (row, best) in zip(BY_NAMES, found, strict=True)
+    ]
 
 
 def _evaluate(model: TwoTower, corpus: Corpus, features: FeatureStore) -> Report:

@@ -78,9 +78,8 @@ class PooledLinear(SingleVector):
         (nn.init.zeros_ if residual else nn.init.xavier_uniform_)(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
         self.classifier = nn.Linear(input_dim, classes) if classes else None
-        if self.classifier is not None:
-            nn.init.zeros_(self.classifier.weight)
-            nn.init.zeros_(self.classifier.bias)
+        for weight in () if self.classifier is None else self.classifier.parameters():
+            nn.init.zeros_(weight)
         self.order_aware, self.needs_pooled = inner.order_aware, inner.needs_pooled
 
     def describe(self, features: Features) -> Float[Tensor, "B L"]:

@@ -266,7 +266,7 @@ class EfficientNetLite(Backbone):
         if not self._pretrained:
             return None
         weights = _imagenet_weights(self.number)
-        classifier = nn.Linear(*reversed(weights["_fc.weight"].shape))
+        classifier = nn.Linear(FEATURE_DIM, len(weights["_fc.bias"]))
         classifier.load_state_dict({name: weights[f"_fc.{name}"] for name in ("weight", "bias")})
         return classifier
 

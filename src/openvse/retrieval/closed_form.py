@@ -91,37 +91,22 @@ def ridge_regression(
     # In the basis, x = left * scale. The predictions of a ridge r shrink each direction by v / (v + r).
     left = basis if dual else x @ basis
     onto, onto_guesses = left.T @ y, left.T @ g
-    tried: list[_Tried] = []
+    tried: list[tuple[float, float, float, Float[np.ndarray, "k"], float]] = []
     for ridge in RIDGES if guesses is None else RIDGES_OF_REST:
         inverse = 1 / (variances + ridge * unit)
         shrink = (variances * inverse if dual else inverse)[:, None]
         others = (1 - (left**2) @ shrink - 1 / count).clip(min=1e-9)
         a, b = (y - left @ (shrink * onto)) / others, (g - left @ (shrink * onto_guesses)) / others
         scale = max(0.0, float((a * b).sum() / max((b**2).sum(), np.finfo(float).tiny)))
-        tried.append(_Tried(ridge, scale, inverse, ((a - scale * b) ** 2).sum(1)))
-    best = min(tried, key=lambda each: each.error)
-    if guesses is not None:
-        allowed = best.error + best.errors.std(ddof=1) / np.sqrt(count)
-        best = max((each for each in tried if each.error <= allowed), key=lambda each: each.ridge)
-    solved = basis @ (best.inverse[:, None] * (onto - best.scale * onto_guesses))
+        errors = ((a - scale * b) ** 2).sum(1)
+        tried.append((float(errors.mean()), ridge, scale, inverse, float(errors.std(ddof=1))))
+    least, *_, spread = min(tried, key=lambda each: each[0])
+    allowed = least if guesses is None else least + spread / np.sqrt(count)
+    error, ridge, scale, inverse, _ = [each for each in tried if each[0] <= allowed][-1]
+    solved = basis @ (inverse[:, None] * (onto - scale * onto_guesses))
     weight = x.T @ solved if dual else solved
-    explained = 1 - best.error * count / max(float((y**2).sum()), np.finfo(float).tiny)
-    return Ridge(weight, image_mean, target_mean, best.ridge, explained, best.scale)
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """A candidate for the ridge, with the squared error of each left-out item."""
-
-    ridge: float
-    scale: float
-    inverse: Float[np.ndarray, "k"]
-    errors: Float[np.ndarray, "n"]
-
-    @property
-    def error(self) -> float:
-        """The mean error."""
-        return float(self.errors.mean())
+    explained = 1 - error * count / max(float((y**2).sum()), np.finfo(float).tiny)
+    return Ridge(weight, image_mean, target_mean, ridge, explained, scale)
 
 
 def whitening(predictions: Float[np.ndarray, "n S"], width: int) -> Float[np.ndarray, "S D"]:
@@ -151,10 +136,7 @@ def solve(
 
     Where the maps are residual, as around the aggregators of CLIP, the images move towards their sentences, which stay.
     Stored features are read in place of images, and stored token states in place of captions. The returned regression
-    holds its own error.
-
-    Args:
-        names: a sentence for each class of the aggregator of images, which are the prior of the map.
+    holds its own error. ``names``, a sentence for each class of the aggregator of images, are the prior of the map.
     """
     image, text = (linear_of(side, getattr(model, side).aggregator) for side in ("image", "text"))
     described = described_by(model)
@@ -170,11 +152,8 @@ def solve(
     pooled, likely = np.split(images, [images.shape[1] - image.classes], axis=1)
     table = sentences_of(described, names) if names else np.zeros((image.classes, targets.shape[1]))
     regression = ridge_regression(pooled, targets, likely @ table if names else None)
-    regression = replace(
-        regression,
-        weight=np.vstack([regression.weight, regression.scale * table]),
-        image_mean=images.mean(0),
-    )
+    whole = np.vstack([regression.weight, regression.scale * table])
+    regression = replace(regression, weight=whole, image_mean=images.mean(0))
     white = whitening((images - regression.image_mean) @ regression.weight, image.linear.out_features)
     _set(image, regression.weight @ white, regression.image_mean)
     _set(text, white, regression.target_mean)

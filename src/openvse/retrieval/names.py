@@ -11,24 +11,18 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from openvse.errors import DataError, RecipeError
 from openvse.features.extract import extract_features
-from openvse.features.store import FeatureStore, open_store
+from openvse.features.store import open_fitting
 from openvse.files import read_lines
 from openvse.media.listing import list_media, rules_of
 from openvse.media.packed import ImageFile
 from openvse.model.two_tower import TwoTower
 from openvse.pipeline import WorkProgress, tell_skipped
 from openvse.retrieval.build import build_model
-from openvse.retrieval.closed_form import (
-    described_by,
-    linear_of,
-    sentences_of,
-    set_from_names,
-)
+from openvse.retrieval.closed_form import described_by, linear_of, sentences_of, set_from_names
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs.load import read_recipe, validated
 from openvse.specs.model import Part, TwoTowerSpec
@@ -42,9 +36,6 @@ FINDS = "It finds things, animals and places outdoors, but not people, colours o
 """What a model of names alone is good for."""
 
 _SEEN_BEFORE = 100  # images whose mean of probabilities stands for those of a folder that is searched
-_AT_ONCE = 128
-
-Pictures = Sequence[tuple[str, ImageFile]]
 
 
 def imagenet_names() -> list[str]:
@@ -85,8 +76,7 @@ def names_of(recipe: RetrievalRecipe) -> str:
     """Return what a recipe says of names, which is ``none`` if it does not begin at the closed form with classes."""
     if not isinstance(recipe.start, Part) or recipe.start.name != "closed_form":
         return NONE
-    part = recipe.image.aggregator
-    inner = Part.model_validate(part.options.get("base", part))
+    inner = Part.model_validate(recipe.image.aggregator.options.get("base", recipe.image.aggregator))
     return str(recipe.start.options.get("names", AUTO)) if inner.options.get("classes") else NONE
 
 
@@ -95,8 +85,9 @@ def model_without_captions(recipe: RetrievalRecipe, inputs: RunInputs, captioned
     folder = Path(source_of(recipe))
     listing = list_media(folder, ignored=rules_of(folder))
     pictures = list(zip(listing.names, listing.paths, strict=True))
-    model = model_of_names(recipe, pictures, inputs.folder / "features", inputs.on_extraction)
-    what = f"{captioned} images with captions" if captioned else "no captions"
+    with inputs.accelerator.main_process_first():
+        model = model_of_names(recipe, pictures, inputs.folder / "features", inputs.on_extraction)
+    what = f"captions of {captioned} image(s)" if captioned else "no captions"
     inputs.watcher.note(
         f"{folder} has {what}, so the model is made of the names of 1,000 things. {FINDS}, and it states no "
         f"probability. From {LEAST_CAPTIONED} captioned images on, openvse learns from the captions, too"
@@ -116,7 +107,7 @@ def write_model_of_names(folder: Path, out: Path) -> None:
 
 def model_of_names(
     recipe: RetrievalRecipe,
-    pictures: Pictures,
+    pictures: Sequence[tuple[str, ImageFile]],
     store: Path,
     progress: Callable[[WorkProgress], None] | None = None,
 ) -> TwoTower:
@@ -136,17 +127,16 @@ def model_of_names(
         tell_skipped(report.failed)
     else:
         store = Path(recipe.data.features)
-    features = open_store(store, model.image.encoder)
-    assert features is not None, "it has just been extended"
-    described = described_by(model)
-    set_from_names(model, sentences_of(described, names), _mean(described, features, pictures, len(names)))
-    data = {"name": Path(str(pictures[0][1])).parent.name, "splits": {}}
-    model.provenance = {
-        "recipe": recipe.name,
-        "seed": recipe.seed,
-        "description": f"A model of the names of {len(names):,} things, made without captions. {FINDS}.",
-        "data": data,
-    }
+    encoder, described = model.image.encoder, described_by(model)
+    features = open_fitting(store, fingerprint=encoder.fingerprint, dim=encoder.feature_dim)
+    if not (there := [name for name, _ in pictures if name in features]):
+        raise DataError(f"none of the {len(pictures)} images can be read: check the files")
+    batches = (features.positions(there[start : start + 128]) for start in range(0, len(there), 128))
+    with torch.inference_mode():
+        seen = [described.image(features.gather(batch)).vectors[:, 0, -len(names) :] for batch in batches]
+    set_from_names(model, sentences_of(described, names), torch.cat(seen).double().mean(0).numpy())
+    described_as = f"A model of the names of {len(names):,} things, made without captions. {FINDS}."
+    model.provenance = {"recipe": recipe.name, "seed": recipe.seed, "description": described_as}
     return model
 
 
@@ -159,15 +149,3 @@ def _maps_alone(recipe: RetrievalRecipe) -> TwoTowerSpec:
             tree["embed_dim"] = options.get("base_dim") or tree["embed_dim"]
             tree[side]["aggregator"] = options["base"]
     return TwoTowerSpec.of(tree)
-
-
-@torch.inference_mode()
-def _mean(described: TwoTower, features: FeatureStore, pictures: Pictures, classes: int) -> np.ndarray:
-    """Return the mean probabilities of the classes over the images that could be read."""
-    if not (there := [name for name, _ in pictures if name in features]):
-        raise DataError(f"none of the {len(pictures)} images can be read: check the files")
-    total = np.zeros(classes)
-    for start in range(0, len(there), _AT_ONCE):
-        batch = features.gather(features.positions(there[start : start + _AT_ONCE]))
-        total += described.image(batch).vectors[:, 0, -classes:].double().sum(0).numpy()
-    return total / len(there)

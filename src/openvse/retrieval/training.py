@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -247,7 +248,8 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask 
             raise
         return model_without_captions(recipe, inputs, 0)
     if alone and len(corpus) < LEAST_CAPTIONED:
-        return model_without_captions(recipe, inputs, len(corpus))
+        with suppress(RecipeError):  # a backbone without names learns from few captions
+            return model_without_captions(recipe, inputs, len(corpus))
     training = corpus.split("train")
     recipe = with_phases_for(recipe, len(training), inputs.watcher)
     model, objectives = build_run(recipe, corpus, inputs.start)  # refused before hours of extraction

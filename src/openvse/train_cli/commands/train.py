@@ -89,25 +89,25 @@ def train(
         if measured:
             note(f"best: {best}, validation {reached.metric} {reached.best_score:.1f}{within}")
         typer.echo(result.best)
-        for number, line in enumerate(_next_commands(folder, chosen, measured=measured)):
-            note(f"{'      ' if number else 'next: '}{line}")
+        for line in _next_commands(folder, chosen, measured=measured):
+            note(line)
 
 
 def _next_commands(folder: Path, recipe: RunRecipe, *, measured: bool) -> Iterator[str]:
-    """Yield the commands that follow a run. One that could not measure has no captions to be evaluated on."""
+    """Yield the commands that follow a run, each as a line. A run without captions cannot be evaluated."""
     data, where, tree = recipe.data.source or "DATA", str(folder), recipe.to_dict()
     stores = {"--features": recipe.data.features, "--text-features": recipe.data.text_features}
     read = [word for name, store in stores.items() if store not in (None, "auto") for word in (name, store)]
     outside = ["--allow-outside"] * recipe.data.allow_outside
     if measured:
-        yield shlex.join(("openvse", "evaluate", where, "--on", data, *read, *outside))
+        yield f"next: {shlex.join(('openvse', 'evaluate', where, '--on', data, *read, *outside))}"
     if recipe.task != "retrieval" or not Path(data).is_dir():
         return
     if tree["image"]["encoder"]["name"] != "precomputed" and tree["similarity"]["name"] != "fused":
         index = folder / "index"
         again = ["--overwrite"] * (index / MANIFEST).is_file()  # it is of an earlier model
-        yield shlex.join(("openvse", "index", where, data, "--out", str(index), *again))
-        yield shlex.join(("openvse", "search", str(folder), "a sentence"))
+        yield f"      {shlex.join(('openvse', 'index', where, data, '--out', str(index), *again))}"
+        yield f"      {shlex.join(('openvse', 'search', str(folder), 'a sentence'))}"
 
 
 def _chosen(
@@ -143,7 +143,7 @@ def demo(
 ) -> None:
     """Train on images of emoji, compare the result with chance, and search: a few minutes on two cores, offline."""
     from openvse.cli.progress import bar, counted, note
-    from openvse.demo import BEYOND, BY_NAMES, QUERIES, run_demo
+    from openvse.demo import BEYOND, QUERIES, run_demo
     from openvse.train_cli.training_bar import TrainingBar
 
     note("openvse demo: OpenMoji images (CC BY-SA 4.0) with names and keywords from Unicode CLDR")
@@ -151,10 +151,10 @@ def demo(
         watcher, prepare = TrainingBar(progress), counted(progress, "preparing", "items")
         overrides = [] if device is None else [f"training.device={device}"]
         result = run_demo(out, seed=0, watcher=watcher, on_images=prepare, overrides=overrides)
-    typer.echo("Without captions, by the names of things (--model names), which photographs would suit better:")
-    for query, hits in zip(BY_NAMES, result.by_names, strict=True):
-        typer.echo(f"{query!r}: " + ", ".join(f"{hit.label} {hit.score:.2f}" for hit in hits[:5]))
-    typer.echo(f"\nTrained on captions:\n\n{result.table}")
+    typer.echo(
+        "Without captions, by the names of things, which photographs would suit better (--model names):"
+    )
+    typer.echo("\n".join([*result.by_names, "", "Trained on captions:", "", result.table]))
     for query, hits in zip(QUERIES, result.answers, strict=True):
         shown = ", ".join(
             f"{hit.label}{' (held out)' if hit.held_out else ''} {hit.score:.2f}" for hit in hits[:5]
