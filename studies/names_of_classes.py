@@ -1,6 +1,9 @@
-"""What the names of classes add to the linear map in closed form, by the number of captioned images.
+r"""What the names of classes add to the linear map in closed form, by the number of captioned images.
 
-python studies/names_of_classes.py flickr8k:FOLDER --store windows --arrays arrays.npz --split validation
+openvse extract crops flickr8k:FOLDER windows shared=true backbone.exact_decode=false
+python studies/names_of_classes.py flickr8k:FOLDER --store windows --arrays arrays.npz --split test \
+  --sizes 0 20 100 800 6000 --words dog bike beach snow mountain swing rock car street hat water grass person man \
+  child boy "red shirt" "two dogs"
 
 Images and sentences are described once, as the aggregators of ``folder`` do it, into ``--arrays``. Maps are solved from
 images that are drawn from the training split as ``own_folder.py`` draws them, and measured plainly and with hubs taken

@@ -162,10 +162,8 @@ def solve(
 
 def described_by(model: TwoTower) -> TwoTower:
     """Return a model whose embeddings are what the linear maps of another model read."""
-    sides = {"image": model.image, "text": model.text}
-    image, text = (
-        Tower[Any](side.encoder, _Described(linear_of(name, side.aggregator))) for name, side in sides.items()
-    )
+    image = Tower[Any](model.image.encoder, _Described(linear_of("image", model.image.aggregator)))
+    text = Tower[Any](model.text.encoder, _Described(linear_of("text", model.text.aggregator)))
     return TwoTower(image, text, model.similarity)
 
 
