@@ -65,10 +65,9 @@ def class_names(wanted: str, model: TwoTower) -> Sequence[str]:
         return names
     if wanted in (AUTO, NONE):
         return ()
-    known = "no classifier" if own is None else f"a classifier of {own.out_features}"
     raise RecipeError(
         f"recipe: start.names: {wanted} has {len(names)} lines, image.aggregator {image.classes} classes, and the "
-        f"backbone {known}: give as many lines and classes as it has, or names: none"
+        f"backbone {own.out_features if own else 'no classifier'}: give the same number of each, or names: none"
     )
 
 

@@ -50,7 +50,7 @@ BUILT_IN = "names"
 
 _FIRST_MODEL = "clip-b32"
 _OWN_MODEL = "model"
-_FINDS = "which finds things, animals and places outdoors, but not people, colours or counts"
+_FINDS = "finds things, animals and places outdoors, but not people, colours or counts"
 _RUN = ("recipe.yaml", "last.pt")  # files that a run writes first
 _IMAGE_S = 0.1  # seconds of one core for an image: measured for clip-b32, with its decoding
 
@@ -262,7 +262,7 @@ class FirstIndex:
         """Return the plan: the index to make, its model, and the time it takes."""
         minutes = max(1, round(self.count * _IMAGE_S / (os.cpu_count() or 1) / 60))
         size = f", {load}," if (load := _download_of(self.model)) else ""
-        other = f" (--model {BUILT_IN} needs no download, {_FINDS})" if load else ""
+        other = f" (--model {BUILT_IN} needs no download, and {_FINDS})" if load else ""
         return (
             f"{escaped(self.folder)} has no index yet: one of {self.count:,} images by the model {self.model}{size} "
             f"takes about {minutes:,} minute(s), and will be {escaped(self.out)}{other}"
@@ -280,8 +280,7 @@ class FirstIndex:
         place = self.out / _OWN_MODEL
         MODEL_OF_NAMES.get()(self.folder, place)
         _logger.warning(
-            "the index is made by the built-in model of names, %s. A better one (%s): openvse index %s %s --out %s "
-            "--overwrite",
+            "the index is by the model of names, which %s. A better one (%s): openvse index %s %s --out %s --overwrite",
             *(_FINDS, _download_of(_FIRST_MODEL), _FIRST_MODEL, escaped(self.folder), escaped(self.out)),
         )
         return load_embedder(str(place), device=device)

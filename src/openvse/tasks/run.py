@@ -39,7 +39,6 @@ from openvse.training.trainer import Trainer
 
 RECIPE = "recipe.yaml"
 _EARLIER = (METRICS, "before_after.md", "before_after.json", BEST, START, "tensorboard")
-"""What a run writes beside its recipe and checkpoint, and a new one replaces."""
 
 
 @dataclass(frozen=True)

@@ -85,8 +85,7 @@ def train(
         within = interval_of(result.best, reached.metric)
         if not reached.best_epoch:
             best, within = "the start", ""  # what its folder states is about the data of its own run
-        measured = reached.best_epoch >= 0
-        if measured:
+        if measured := reached.best_epoch >= 0:
             note(f"best: {best}, validation {reached.metric} {reached.best_score:.1f}{within}")
         typer.echo(result.best)
         for line in _next_commands(folder, chosen, measured=measured):
