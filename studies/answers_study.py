@@ -31,7 +31,7 @@ from _commands import (
     train_to_the_end,
     validations,
 )
-from openvse_papers.datasets.question_folder import open_question_folder
+from openvse_papers.datasets.published import open_question_folder
 
 COLUMNS = (
     *("way", "share", "questions", "seed", "validation_accuracy", "best_epoch", "test_accuracy"),

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from openvse.datasets import open_corpus
 from openvse.tokenization.word_splitters import split_words
-from openvse_papers.hgr.role_graph import tag_words
+from openvse_papers.hgr import tag_words
 
 COLORS = [
     "red",

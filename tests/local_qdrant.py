@@ -20,7 +20,7 @@ def _client() -> QdrantClient:
 
 
 @pytest.fixture(autouse=True)
-def local_qdrant(monkeypatch: pytest.MonkeyPatch) -> None:
+def local_qdrant(monkeypatch) -> None:
     """Connect to the client's own mode where a test names ``LOCAL``."""
     connected = qdrant._connected
     monkeypatch.setattr(qdrant, "_connected", lambda url: _client() if url == LOCAL else connected(url))

@@ -6,8 +6,6 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import pytest
-
 from openvse.pipeline import Workers
 
 
@@ -26,7 +24,7 @@ class PickledWork:
             yield pickle.loads(pickle.dumps(make(pickle.loads(pickle.dumps(part)))))
 
 
-def pickled_work(monkeypatch: pytest.MonkeyPatch) -> PickledWork:
+def pickled_work(monkeypatch) -> PickledWork:
     """Let work be shared within this process, until the test ends."""
     work = PickledWork()
     monkeypatch.setattr("openvse.pipeline.share_work", work)

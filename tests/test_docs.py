@@ -143,7 +143,7 @@ def test_the_shown_metadata_opens(tmp_path: Path, make_photos) -> None:
     assert corpus.problems == ()
 
 
-def test_the_shown_data_set_opens(tmp_path: Path, make_photos, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shown_data_set_opens(tmp_path: Path, make_photos, monkeypatch) -> None:
     monkeypatch.setattr(DATASETS, "_parts", dict(DATASETS._parts))
     exec(blocks("data.md", "python")[0], {"__name__": "mine"})
     (tmp_path / "images").mkdir()

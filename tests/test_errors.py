@@ -37,7 +37,7 @@ def test_the_packages_of_an_extra_are_those_of_the_project() -> None:
         assert {Requirement(each).name for each in named} == {each.name for each in packages}
 
 
-def test_an_extra_without_metadata_is_installed_in_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_extra_without_metadata_is_installed_in_a_clone(monkeypatch) -> None:
     def nothing(name: str) -> list[str]:
         raise importlib.metadata.PackageNotFoundError(name)
 

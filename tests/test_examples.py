@@ -21,7 +21,7 @@ Run = Callable[[str], str]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(tmp_path: Path, monkeypatch, capsys) -> Run:
     """Return what runs an example in an empty folder and returns what it prints; registrations are forgotten."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)

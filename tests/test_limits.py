@@ -42,17 +42,17 @@ SHARED_MODULES = {
     "projections",
     "word_splitters",
     "table",
-    "flickr",
+    "captioned",
     "entries",
     "learned",
-    "levels",
+    "hgr",
     "multi_view",
     "order",
     "pairs",
     "regularizers",
     "set_max",
     "simple",
-    "clips",
+    "published",
 }
 # They stand for the constructors of all parts, each of which has keywords of its own.
 HAND_KEYWORDS_ON = {

@@ -100,6 +100,12 @@ def tiny_tree(folder: Path, **training: Any) -> dict[str, Any]:
     }
 
 
+def are_same(one: Path, other: Path) -> bool:
+    """Return whether two runs have the same records and ended at the same bits."""
+    best = [(run / "best" / "model.safetensors").read_bytes() for run in (one, other)]
+    return read_metrics(one) == read_metrics(other) and best[0] == best[1]
+
+
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """Return the records of a run without what differs by machine and moment: environment, time and speed."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

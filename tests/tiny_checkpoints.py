@@ -18,38 +18,12 @@ from torch import Tensor
 
 EMBED, WORD, REGION, HIDDEN, STEM = 8, 6, 10, 16, 4
 WORDS = (
-    "<pad>",
-    "<start>",
-    "<end>",
-    "<unk>",
-    "a",
-    "dog",
-    "cat",
-    "'s",
-    "runs",
-    "on",
-    "the",
-    "mat",
-    ".",
-    "two",
-    "s",
+    *("<pad>", "<start>", "<end>", "<unk>", "a", "dog", "cat", "'s", "runs", "on", "the", "mat", "."),
+    *("two", "s"),
 )
 PIECES = (
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "a",
-    "dog",
-    "cat",
-    "runs",
-    "##s",
-    "on",
-    "the",
-    "mat",
-    ".",
-    "'",
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "cat", "runs", "##s", "on", "the"),
+    *("mat", ".", "'"),
 )
 CAPTIONS = ("A dog runs on the mat.", "Two cats", "The dog's mat. A cat!", "zebra", "the cat runs")
 Weights = dict[str, Tensor]

@@ -52,12 +52,8 @@ def answering_tree(folder: Path, **training: Any) -> dict[str, Any]:
         "name": "tiny_questions",
         "embed_dim": 16,
         "image": {
-            "encoder": {
-                "name": "precomputed",
-                "feature_dim": FEATURE_DIM,
-                "projection": "linear",
-                "augmentation": "none",
-            },
+            "encoder": {"name": "precomputed", "feature_dim": FEATURE_DIM}
+            | {"projection": "linear", "augmentation": "none"},
             "aggregator": "tokens",
         },
         "text": {

@@ -22,7 +22,7 @@ from openvse.search.exact import ExactSearch, ItemComparison
 from openvse.search.proposing import LARGEST_SEARCH, SPARE
 from openvse.search.query import EmbeddedQueries
 from openvse.search.text_hits import ReadText
-from openvse.stores import EngineAddress, ItemFacts, StoreKind, Within, open_vector_store, store_kind
+from openvse.stores import EngineAddress, ItemFacts, Within, open_vector_store, store_kind
 from openvse.stores.base import CatalogueStore, Note
 from openvse.stores.choice import PLACE, URL_VARIABLE, is_clean, named_by, public_url, shown_url
 
@@ -242,21 +242,17 @@ def read_address(word: str) -> EngineAddress:
         )
     variable = os.environ.get(URL_VARIABLE, "")
     url = variable if variable and shown_url(variable) == url else url
-    return EngineAddress(name, place or _only(kind, store, url), public_url(url), given=url)
-
-
-def _only(kind: StoreKind, store: type[CatalogueStore], url: str) -> str:
-    """Return the only place of openvse on a server."""
-    places = store.places(url)
-    if len(places) == 1:
-        return places[0]
-    what = kind.container
-    if not places:
-        raise EngineError(
-            f"{public_url(url)} has no {what} of openvse: fill one with 'openvse index MODEL FOLDER --engine URL'"
-        )
-    more = ", ..." if len(places) > _SHOWN else ""
-    raise EngineError(
-        f"{public_url(url)} has {len(places)} {what}s of openvse ({', '.join(places[:_SHOWN])}{more}): name one in the "
-        f"URL (index.json names the one of an index)"
-    )
+    if not place:  # the only one there
+        places, what = store.places(url), kind.container
+        if not places:
+            raise EngineError(
+                f"{public_url(url)} has no {what} of openvse: fill one with 'openvse index MODEL FOLDER --engine URL'"
+            )
+        if len(places) > 1:
+            more = ", ..." if len(places) > _SHOWN else ""
+            raise EngineError(
+                f"{public_url(url)} has {len(places)} {what}s of openvse ({', '.join(places[:_SHOWN])}{more}): name "
+                f"one in the URL (index.json names the one of an index)"
+            )
+        (place,) = places
+    return EngineAddress(name, place, public_url(url), given=url)

@@ -31,24 +31,17 @@ def _clauses(condition: Condition) -> Sequence[Clause]:
     match condition.field:
         case "kind" if condition.operator == "=":
             return [{"key": "kind", "match": {"value": condition.value}}]
-        case "size":
-            return _on_size(condition)
+        case "size" if condition.operator != "!=":
+            (value,) = condition.sql()[1]
+            is_equal = condition.operator == "="
+            limits = {"gte": value, "lte": value} if is_equal else {_RANGES[condition.operator]: value}
+            return [{"key": "size", "range": limits}]
         case "date" | "taken":
             return _on_date(condition)
-        case "kind" | "path" | "near" | "text":
+        case "kind" | "path" | "near" | "text" | "size":
             return []
     either = [clause for key in forms_of(condition.key) for clause in _on_metadata(condition, key)]
     return either if len(either) < 2 else [{"should": either}]
-
-
-def _on_size(condition: Condition) -> Sequence[Clause]:
-    (value,) = condition.sql()[1]
-    if condition.operator == "!=":
-        return []
-    limits = (
-        {"gte": value, "lte": value} if condition.operator == "=" else {_RANGES[condition.operator]: value}
-    )
-    return [{"key": "size", "range": limits}]
 
 
 def _on_date(condition: Condition) -> Sequence[Clause]:
@@ -62,11 +55,9 @@ def _on_date(condition: Condition) -> Sequence[Clause]:
     if condition.field == "date":
         changed = {name: bound.timestamp() + spare[name] for name, bound in bounds}
         clauses.append({"key": "date", "range": changed})
-        own: list[Clause] = [
-            {"key": 'meta."date"', "range": {"gte": 0}},
-            {"key": "texts", "match": {"value": "date"}},
-        ]
-        clauses += own  # the metadata's own date is left to the caller
+        # The metadata's own date is left to the caller.
+        clauses.append({"key": 'meta."date"', "range": {"gte": 0}})
+        clauses.append({"key": "texts", "match": {"value": "date"}})
     return [{"should": clauses}]
 
 

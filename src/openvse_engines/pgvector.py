@@ -54,13 +54,17 @@ class PgvectorStore(CatalogueStore):
         self._errors, self._num_embeddings = partial(_errors_of, url), num_embeddings
         is_half = _INDEXED_DIMS["vector"] < dim <= _INDEXED_DIMS["halfvec"]
         self._type, self._has_graph = "halfvec" if is_half else "vector", dim <= _INDEXED_DIMS["halfvec"]
-        self._dim, self._name, self._table = dim, table, sql.Identifier(table)
+        self._name, self._table = table, sql.Identifier(table)
         with self._errors():
             self._connection = _connected(url)
             exists = self._one("SELECT to_regclass(%s) IS NOT NULL", [table])
             if create:
                 self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-                self._create()
+                kind = f"{self._type}({dim})"
+                columns = f"(item bigint NOT NULL, payload jsonb NOT NULL, embedding {kind} NOT NULL)"
+                self._run(f"CREATE TABLE IF NOT EXISTS {{}} {columns}")
+                items = sql.Identifier(f"{self._name}_items")
+                self._run("CREATE INDEX IF NOT EXISTS {1} ON {0} (item)", (), items)
         if not exists and not create:
             self._connection.close()
             raise EngineError(
@@ -83,10 +87,7 @@ class PgvectorStore(CatalogueStore):
 
     @classmethod
     def places(cls, url: str) -> list[str]:
-        with (
-            _errors_of(url),
-            closing(_connected(url)) as connection,
-        ):
+        with _errors_of(url), closing(_connected(url)) as connection:
             rows = connection.execute(
                 "SELECT relname FROM pg_class WHERE relkind = 'r' AND pg_table_is_visible(oid)"
             ).fetchall()
@@ -187,12 +188,6 @@ class PgvectorStore(CatalogueStore):
 
     def close(self) -> None:
         self._connection.close()
-
-    def _create(self) -> None:
-        kind = f"{self._type}({self._dim})"
-        columns = f"(item bigint NOT NULL, payload jsonb NOT NULL, embedding {kind} NOT NULL)"
-        self._run(f"CREATE TABLE IF NOT EXISTS {{}} {columns}")
-        self._run("CREATE INDEX IF NOT EXISTS {1} ON {0} (item)", (), sql.Identifier(f"{self._name}_items"))
 
     def _run(self, text: str, values: Sequence[object] = (), *parts: sql.Composable) -> list[tuple[Any, ...]]:
         """Execute a statement, whose first part is the table, and return its rows. Values are bound, never pasted."""

@@ -61,7 +61,11 @@ class QdrantStore(CatalogueStore):
         with self._errors():
             self._client = _connected(url)
             if not (exists := self._client.collection_exists(address.name)) and create:
-                self._create(dim)
+                vectors = models.VectorParams(size=dim, distance=models.Distance.DOT, on_disk=True)
+                self._client.create_collection(address.name, vectors_config=vectors)
+                for field, schema in _INDEXES.items():
+                    kind = models.PayloadSchemaType(schema)
+                    self._client.create_payload_index(address.name, field, kind, wait=True)
         if not exists and not create:
             raise EngineError(
                 f"the Qdrant server {address.url} has no collection {address.name}: run 'openvse index' again, which "
@@ -207,13 +211,6 @@ class QdrantStore(CatalogueStore):
     def _count(self, clauses: Sequence[Clause], *, exact: bool) -> int:
         with self._errors():
             return self._client.count(self._collection, count_filter=_filter(clauses), exact=exact).count
-
-    def _create(self, dim: int) -> None:
-        vectors = models.VectorParams(size=dim, distance=models.Distance.DOT, on_disk=True)
-        self._client.create_collection(self._collection, vectors_config=vectors)
-        for field, schema in _INDEXES.items():
-            kind = models.PayloadSchemaType(schema)
-            self._client.create_payload_index(self._collection, field, kind, wait=True)
 
 
 def _filter(clauses: Sequence[Clause]) -> models.Filter | None:

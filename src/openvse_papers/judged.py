@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import math
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from openvse.corpus import Corpus
+from openvse.datasets.layout import first_file, reading_json
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member
 from openvse.evaluation.metrics import RECALL_AT, grouped_intervals
@@ -20,21 +25,182 @@ from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.protocols import Judge
 from openvse.evaluation.ranking import QueryRanks, rank_by_counting
 from openvse.evaluation.report import metric_title
+from openvse.files import read_lines
 from openvse.output.documents import Document
 from openvse.output.table import Table
 from openvse.similarities import Similarity
 from openvse.types import EmbeddingSet, Relevance
-from openvse_papers.datasets.coco_judgements import (
-    POSITIVE,
-    POSITIVE_IMAGES,
-    EccvCaption,
-    Positives,
-    RatedPairs,
-    caption_numbers,
-    image_numbers,
-    read_cxc,
-    read_eccv_caption,
+from openvse_papers.datasets.captioned import KARPATHY, OFFICIAL, official_captions
+
+_NUMBER = re.compile(r"(\d+)\.\w+$")
+
+
+def image_numbers(corpus: Corpus) -> Int[np.ndarray, "I"]:
+    """Return COCO's number of each image, from its file name. Raise DataError if a name has another form."""
+    matches = [_NUMBER.search(name) for name in corpus.image_ids]
+    for name, match in zip(corpus.image_ids, matches, strict=True):
+        if match is None:
+            raise DataError(
+                f"{corpus.name}: image {name!r} has no number of COCO in its name: give the data set coco"
+            )
+    return np.array([int(match[1]) for match in matches if match], dtype=np.int64)
+
+
+def caption_numbers(root: Path, corpus: Corpus) -> Int[np.ndarray, "T"]:
+    """Return COCO's number of each text of a corpus, from the corpus's own file."""
+    if (path := first_file(root, KARPATHY)) is None:
+        given = (each for part in OFFICIAL for each in official_captions(root, part))
+        numbered = {name: _tidy(captions) for name, captions in given}
+    else:
+        with reading_json(path, "Karpathy's format with numbers of captions") as tree:
+            numbered = {
+                entry["filename"]: _tidy([(int(each["sentid"]), each["raw"]) for each in entry["sentences"]])
+                for entry in tree["images"]
+            }
+    numbers = np.full(len(corpus.captions), -1, dtype=np.int64)
+    place: defaultdict[int, int] = defaultdict(int)
+    for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
+        known = numbered.get(corpus.image_ids[image], [])
+        number, caption = known[place[image]] if place[image] < len(known) else (-1, "")
+        place[image] += 1
+        if caption != corpus.captions[text]:
+            raise DataError(
+                f"{root}: caption {place[image]} of {corpus.image_ids[image]} differs from the data set as it was "
+                f"opened with: give the folder of COCO as it was published"
+            )
+        numbers[text] = number
+    return numbers
+
+
+def _tidy(captions: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return captions as a corpus has them: with tidy white space, and without empty ones."""
+    return [(number, tidied) for number, caption in captions if (tidied := " ".join(caption.split()))]
+
+
+# Crisscrossed Captions: people's ratings of pairs of COCO's images and captions (Parekh et al., EACL 2021).
+
+POSITIVE = 3.0
+"""The lowest rating, from 0 to 5, of a pair with a caption that counts as positive for retrieval."""
+
+POSITIVE_IMAGES = 2.5
+"""The lowest rating of a positive pair of images, in VSE-infinity's released code."""
+
+HEADERS = {
+    "sits": ("caption", "image", "agg_score", "sampling_method"),
+    "sts": ("caption1", "caption2", "agg_score", "sampling_method"),
+    "sis": ("image1", "image2", "agg_score", "sampling_method"),
+}
+"""The columns of the files of each task: image-text, text-text and image-image."""
+
+_METHODS = {
+    "sits": ("c2i_original", "c2i_intrasim"),
+    "sts": ("c2c_cocaption", "c2c_isim"),
+    "sis": ("i2i_csim",),
+}
+_CAPTION = re.compile(r"sentid:(\d+)$")
+_IMAGE = re.compile(r"^COCO_\w+_(\d+)\.jpg$")
+
+
+@dataclass(frozen=True)
+class RatedPairs:
+    """Pairs of items, by COCO's numbers, with the mean rating of their annotators, from 0 (unrelated) to 5."""
+
+    first: Int[np.ndarray, "P"]
+    second: Int[np.ndarray, "P"]
+    ratings: Float[np.ndarray, "P"]
+
+
+def read_cxc(folder: Path, split: str) -> dict[str, RatedPairs]:
+    """Read the ratings of image-text (``sits``), text-text (``sts``) and image-image (``sis``) pairs.
+
+    Format: ``sits_test.csv`` and so on, each with a header and the columns of ``HEADERS``. A caption is
+    ``COCO_val2014:sentid:732091``, an image is ``COCO_val2014_000000365325.jpg``.
+    """
+    if (part := {"test": "test", "validation": "val"}.get(split)) is None:
+        raise DataError(f"Crisscrossed Captions has no split {split!r}: give --split test or validation")
+    if (file := first_file(folder, [f"sits_{part}.csv", f"data/sits_{part}.csv"])) is None:
+        raise DataError(
+            f"{folder}: no sits_{part}.csv of Crisscrossed Captions: give the data/ folder of "
+            f"github.com/google-research-datasets/Crisscrossed-Captions"
+        )
+    return {task: _read_ratings(file.with_name(f"{task}_{part}.csv"), task) for task in HEADERS}
+
+
+def _read_ratings(path: Path, task: str) -> RatedPairs:
+    expected = HEADERS[task]
+    try:
+        lines = csv.reader(f"{line}\n" for line in read_lines(path))
+        if (header := tuple(next(lines, ()))) != expected:
+            raise DataError(
+                f"{path}: its columns are {', '.join(header) or 'missing'}, instead of {', '.join(expected)}: give "
+                f"the file with aggregated scores, of the published version"
+            )
+        rows = [_rating(path, task, number, line) for number, line in enumerate(lines, 2)]
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"{path}: it cannot be read ({error}): download it again") from error
+    if not rows:
+        raise DataError(f"{path}: it holds no pairs: download it again")
+    first, second, ratings = zip(*rows, strict=True)
+    return RatedPairs(np.array(first, dtype=np.int64), np.array(second, dtype=np.int64), np.array(ratings))
+
+
+def _rating(path: Path, task: str, number: int, line: list[str]) -> tuple[int, int, float]:
+    if len(line) == len(HEADERS[task]) and line[3] in _METHODS[task]:
+        one, other = (_IMAGE.search(each) or _CAPTION.search(each) for each in line[:2])
+        rating = float(line[2]) if re.fullmatch(r"\d+(\.\d+)?", line[2]) else math.nan
+        if one and other and 0 <= rating <= 5:
+            return int(one[1]), int(other[1]), rating
+    raise DataError(
+        f"{path}, line {number}: {','.join(line)!r} is no rated pair: download the published file again"
+    )
+
+
+# ECCV Caption: all captions that fit some of COCO's images, and the reverse (Chun et al., ECCV 2022).
+
+I2T, T2I, ORIGINAL = (
+    "eccv_image_to_caption.json",
+    "eccv_caption_to_image.json",
+    "original_caption_to_image.json",
 )
+
+Positives = Mapping[int, tuple[int, ...]]
+"""The positive items of each query, as numbers of COCO."""
+
+
+@dataclass(frozen=True)
+class EccvCaption:
+    """The positives of ECCV Caption. ``t2i`` is not the reverse of ``i2t``, because queries were chosen.
+
+    ``captions`` are the gallery, five for each of COCO's 5,000 test images. It is None if the file that lists them is
+    missing.
+    """
+
+    i2t: Positives
+    t2i: Positives
+    captions: frozenset[int] | None = None
+
+
+def read_eccv_caption(folder: Path) -> EccvCaption:
+    """Read the JSON files of the package ``eccv_caption``: objects of a query's number and a list of positives."""
+    if (i2t := first_file(folder, [I2T, f"data/{I2T}", f"eccv_caption/data/{I2T}"])) is None:
+        raise DataError(
+            f"{folder}: no {I2T} of ECCV Caption: give the folder eccv_caption/data of the package eccv_caption"
+        )
+    original = first_file(i2t.parent, [ORIGINAL])
+    return EccvCaption(
+        _read_positives(i2t),
+        _read_positives(i2t.with_name(T2I)),
+        frozenset(_read_positives(original)) if original else None,
+    )
+
+
+def _read_positives(path: Path) -> dict[int, tuple[int, ...]]:
+    with reading_json(path, "the format of ECCV Caption") as tree:
+        positives = {int(query): tuple(dict.fromkeys(map(int, items))) for query, items in tree.items()}
+    if not positives or not all(positives.values()):
+        raise DataError(f"{path}: a query without a positive item, or no queries: download it again")
+    return positives
+
 
 PairArrays = tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]
 """Query and candidate of each pair."""
@@ -180,16 +346,13 @@ def bootstrap_correlation(
 
 def spearman(one: Float[np.ndarray, "P"], other: Float[np.ndarray, "P"]) -> float:
     """Return Spearman's rank correlation with mean ranks for equal values, or 0 if one side is constant."""
-    ranks = [_mean_ranks(values) for values in (one, other)]
-    centred = [each - each.mean() for each in ranks]
+    centred = []
+    for values in (one, other):
+        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+        centred.append(ranks - ranks.mean())
     size = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
     return float((centred[0] * centred[1]).sum()) / size if size else 0.0
-
-
-def _mean_ranks(values: Float[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: Float[np.ndarray, "P"] = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    return ranks
 
 
 _INTERVALS = f"intervals: bootstrap over the images of the queries, {BOOTSTRAPS:,} resamples, seed 0"
@@ -205,10 +368,6 @@ class NumberedItems:
     image_numbers: Int[np.ndarray, "I"]
     text_numbers: Int[np.ndarray, "T"]
     text_images: Int[np.ndarray, "T"]
-
-    def images_of(self, queries: Int[np.ndarray, "Q"], *, are_texts: bool) -> Int[np.ndarray, "Q"]:
-        """Return the image of each query: a text's image, or the image itself."""
-        return self.text_images[queries] if are_texts else queries
 
     def with_texts(self, mask: Bool[np.ndarray, "T"]) -> NumberedItems:
         """Return the items with some of the texts."""
@@ -276,12 +435,9 @@ def judge_cxc(
     listed = np.unique(rated["sits"].first)
     problems = [*_left_out(listed, items.text_numbers, "captions"), *items.corpus.problems]
     items = items.with_texts(np.isin(items.text_numbers, listed))
-    sides = {"image": (items.images, items.image_numbers), "text": (items.texts, items.text_numbers)}
+    numbers = {"image": items.image_numbers, "text": items.text_numbers}
     kinds = {"sits": ("text", "image"), "sts": ("text", "text"), "sis": ("image", "image")}
-    ratings = {
-        task: _present(rated[task], sides[first][1], sides[second][1])
-        for task, (first, second) in kinds.items()
-    }
+    ratings = {task: _present(rated[task], numbers[one], numbers[two]) for task, (one, two) in kinds.items()}
     from_images = POSITIVE if strict else POSITIVE_IMAGES
     return JudgedReport(
         protocol="Crisscrossed Captions" + ", the strict reading" * strict,
@@ -322,7 +478,8 @@ def _directions(
         ("text to text", same_texts, _rank_among(texts, texts, same_texts, similarity, itself=True)),
         ("image to image", same_images, _rank_among(images, images, same_images, similarity, itself=True)),
     ):
-        of_queries = items.images_of(np.unique(pairs[0]), are_texts=name.startswith("text"))
+        distinct = np.unique(pairs[0])
+        of_queries = items.text_images[distinct] if name.startswith("text") else distinct
         yield name, _measured(ranked, {f"r{k}": ranked.ranks <= k for k in RECALL_AT}, of_queries)
 
 
@@ -351,8 +508,7 @@ def judge_eccv_caption(
             problems.append(
                 f"{name}: {len(missing):,} positive items are not in the gallery and count as not found"
             )
-        lost = len(positives) - len(np.unique(queries))
-        if lost:
+        if lost := len(positives) - len(np.unique(queries)):
             problems.append(
                 f"{name}: {lost:,} of {len(positives):,} queries are not in the data set and are left out"
             )
@@ -360,7 +516,7 @@ def judge_eccv_caption(
             asking[0], asked[0], (queries, relevant), similarity, every=True, swapped=swapped
         )
         distinct = np.unique(queries)
-        of_queries = items.images_of(distinct, are_texts=swapped)
+        of_queries = items.text_images[distinct] if swapped else distinct
         assert ranked.places is not None
         # R counts the missing, too.
         places = ranked.places.with_missing(np.searchsorted(distinct, missing)).columns()

@@ -24,9 +24,6 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-STAMPS = Path("/usr/share/tuxpaint/stamps")
-"""Where Debian's package tuxpaint-stamps-default puts drawings, each with a text file beside it."""
-
 PROGRAM = "import sys; sys.argv[0] = 'openvse'; from openvse.cli import main; main()"
 LIMITED = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, ({0}, r.RLIM_INFINITY)); "
 TINY = ("embed_dim=16", "image.encoder.image_size=64", "training.batch_size=8", "training.threads=1")
@@ -96,11 +93,10 @@ class Stage:
 
     Args:
         place: an empty folder.
-        stamps: take the drawings of Debian in place of drawn shapes.
     """
 
-    def __init__(self, place: Path, stamps: bool = False) -> None:
-        self.place, self._stamps = place, stamps
+    def __init__(self, place: Path) -> None:
+        self.place = place
         self.work = self.new("work")
 
     def new(self, name: str) -> Path:
@@ -113,9 +109,8 @@ class Stage:
     def album(self) -> Path:
         """Captioned images with their ``metadata.jsonl``."""
         folder = self.new("album")
-        items = copy_stamps(folder) if self._stamps else draw_shapes(folder)
         lines = []
-        for number, (name, captions) in enumerate(items):
+        for number, (name, captions) in enumerate(draw_shapes(folder)):
             split = {8: "validation", 9: "test"}.get(number % 10, "train")
             lines.append(json.dumps({"file_name": name, "captions": captions, "split": split}) + "\n")
         (folder / "metadata.jsonl").write_text("".join(lines))
@@ -145,27 +140,6 @@ class Stage:
     def index(self) -> Path:
         """An index of the album by the model."""
         return self.place / "index" if self.indexed else self.place
-
-    @cached_property
-    def second(self) -> Answer:
-        """The training of another model, which keeps the words that stand twice in the captions."""
-        return self._done(self.train(ONE_EPOCH, "text.encoder.min_count=2", out=self.place / "second"))
-
-    @cached_property
-    def answerer(self) -> Path:
-        """The run of a model that answers a question about the colour of each image."""
-        folder, run = self.new("questions"), self.place / "answerer"
-        lines = []
-        for number, colour in enumerate(COLOURS):
-            Image.new("RGB", (96, 96), colour).save(folder / f"{number}.png")
-            for word in ("what colour is it?", "which colour do you see?"):
-                split = {5: "validation", 6: "test"}.get(number, "train")
-                line = {"file_name": f"{number}.png", "question": word, "answers": [colour], "split": split}
-                lines.append(json.dumps(line) + "\n")
-        (folder / "metadata.jsonl").write_text("".join(lines))
-        recipe = ("train", "score_attention/folder_cpu", f"data.source={folder}", *TINY, ONE_EPOCH)
-        self._done(self.openvse(*recipe, "--out", run))
-        return run
 
     def _done(self, answer: Answer) -> Answer:
         if answer.code:
@@ -216,10 +190,6 @@ class Stage:
             env: variables of the environment to add.
         """
         return self._finish(self.start(PROGRAM, *words, most_bytes=most_bytes, env=env))
-
-    def python(self, code: str, *words: object) -> Answer:
-        """Run lines of Python in a process of its own."""
-        return self._finish(self.start(code, *words))
 
     def start(
         self, code: str, *words: object, most_bytes: int | None = None, env: dict[str, str] | None = None
@@ -299,21 +269,4 @@ def draw_shapes(folder: Path) -> list[tuple[str, list[str]]]:
         items.append(
             (f"{colour}_{shape}.png", [f"a {colour} {shape}", f"the {shape} is {colour}, we call it {name}"])
         )
-    return items
-
-
-def copy_stamps(folder: Path) -> list[tuple[str, list[str]]]:
-    """Copy Debian's drawings that have a caption."""
-    items = []
-    for path in sorted(STAMPS.rglob("*.png")):
-        text = path.with_suffix(".txt")
-        caption = (
-            text.read_text(encoding="utf-8", errors="replace").split("\n", 1)[0].strip()
-            if text.is_file()
-            else ""
-        )
-        if caption:
-            name = "_".join(path.relative_to(STAMPS).parts)
-            shutil.copy(path, folder / name)
-            items.append((name, [caption]))
     return items

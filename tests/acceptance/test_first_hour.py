@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_points_that_need_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_points_that_need_no_model(capsys) -> None:
     assert first_hour.main(["--only", "captions.csv", "mistyped recipe"]) == 0
     printed = capsys.readouterr().out
     assert "| Data: a lone captions.csv in the folder | `ok 2 items, 2 captions;" in printed
@@ -22,12 +22,10 @@ def test_points_that_need_no_model(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_point_is_tried_by_one_function() -> None:
-    assert len(set(first_hour.CASES.values())) == len(first_hour.CASES) > 40
+    assert len(set(first_hour.CASES.values())) == len(first_hour.CASES) > 15
 
 
-def test_what_is_not_as_wanted_fails(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_not_as_wanted_fails(monkeypatch, capsys) -> None:
     def breaks(_: object) -> None:
         raise RuntimeError("the disk | is gone")
 
@@ -55,10 +53,3 @@ def test_the_judgement(code: int, err: str, good: bool) -> None:
     answer = Answer(code, "", err)
     assert answer.told("disk", "full", code=2).good is good
     assert answer.told("disk", "full", code=2, also=False, otherwise="but").good is False
-
-
-def test_both_versions_stand_in_the_table() -> None:
-    now, before = {"a": Outcome(True, "works")}, {"a": Outcome(False, "fails")}
-    head, _, line, *_, counts = first_hour.as_table(now, before).splitlines()
-    assert head == "| point | before | now | as wanted |" and line == "| a | fails | works | yes |"
-    assert counts == "1 of 1 points are as wanted; before: 0."

@@ -11,6 +11,7 @@ from torch.nn.functional import layer_norm
 from openvse.aggregators import AdPool, PIENet
 from openvse.errors import ModelError, RecipeError
 from openvse.types import Features
+from tests.naming import names, refusal
 
 LOCAL, WHOLE = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)), torch.randn(2, 6)
 FEATURES = Features(LOCAL, torch.ones(2, 3, dtype=torch.bool), WHOLE)
@@ -53,12 +54,10 @@ def test_joined_embeddings_are_one() -> None:
 
 def test_combinations_that_cannot_work_are_refused() -> None:
     for options in ({"combine": "concatenate"}, {"num_embeddings": 0}):
-        with pytest.raises(RecipeError, match="global"):
-            pie_net(with_global=False, **options)
-    with pytest.raises(RecipeError, match="least 0"):
-        pie_net(num_embeddings=-1)
-    with pytest.raises(ModelError, match=r"Features\.pooled"):
-        pie_net(num_embeddings=0)(Features(LOCAL, FEATURES.mask))
+        assert names(refusal(RecipeError, pie_net, with_global=False, **options), "with_global")
+    assert names(refusal(RecipeError, pie_net, num_embeddings=-1), "num_embeddings", -1)
+    unpooled = Features(LOCAL, FEATURES.mask)
+    assert names(refusal(ModelError, pie_net(num_embeddings=0), unpooled), "Features.pooled")
 
 
 def ad_pool(**options: Any) -> AdPool:
@@ -84,8 +83,7 @@ def test_a_random_balance_is_drawn_once() -> None:
     torch.testing.assert_close(made(FEATURES).vectors, made(FEATURES).vectors)
     other.load_state_dict(made.state_dict())
     torch.testing.assert_close(other(FEATURES).vectors, made(FEATURES).vectors)
-    with pytest.raises(RecipeError, match="0.*1"):
-        ad_pool(balance=1.5)
+    assert names(refusal(RecipeError, ad_pool, balance=1.5), "balance", 1.5)
 
 
 def test_the_learned_balance_is_what_it_was() -> None:

@@ -32,6 +32,7 @@ from openvse.aggregators import (
 from openvse.errors import RecipeError
 from openvse.types import Features
 from tests.failures import Failures
+from tests.naming import names, refusal
 
 
 def by_dimension(pool_column, local: Tensor) -> Tensor:
@@ -247,20 +248,19 @@ def test_conv1d_does_not_read_beyond_its_kernel() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "message"),
+    ("kind", "name", "value"),
     [
-        (TopPercent, {"percent": 0}, "from 1 to 100"),
-        (TopPercent, {"percent": 101}, "from 1 to 100"),
-        (LogSumExp, {"temperature": 0.0}, "above 0"),
-        (GeM, {"exponent": 0.0}, "above 0"),
-        (FSPool, {"num_pieces": 0}, "at least 1"),
-        (Conv1d, {"length": 0}, "at least 1"),
-        (GCN, {"num_layers": 0}, "at least 1"),
+        (TopPercent, "percent", 0),
+        (TopPercent, "percent", 101),
+        (LogSumExp, "temperature", 0.0),
+        (GeM, "exponent", 0.0),
+        (FSPool, "num_pieces", 0),
+        (Conv1d, "length", 0),
+        (GCN, "num_layers", 0),
     ],
 )
-def test_options_out_of_range_are_refused(kind: type[Aggregator], options: dict, message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        kind(input_dim=4, embed_dim=4, **options)
+def test_options_out_of_range_are_refused(kind: type[Aggregator], name: str, value: float) -> None:
+    assert names(refusal(RecipeError, kind, input_dim=4, embed_dim=4, **{name: value}), name, value)
 
 
 @settings(max_examples=20, deadline=None)

@@ -8,8 +8,8 @@ import torch
 from openvse.aggregators import Beside, PIENet
 from openvse.errors import RecipeError
 from openvse.functional import normalize
-from openvse.registry import Maker
 from openvse.types import Features
+from tests.naming import names, refusal
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
@@ -40,12 +40,10 @@ def test_the_base_can_be_kept() -> None:
     [({"base_dim": 9}, "base_dim"), ({"base_dim": 0}, "base_dim"), ({"base_dim": 4, "share": 1.5}, "share")],
 )
 def test_options_out_of_range_are_refused(options: dict[str, float], named: str) -> None:
-    with pytest.raises(RecipeError, match=named):
-        Beside(input_dim=6, embed_dim=9, **options)  # type: ignore[arg-type]
+    assert names(refusal(RecipeError, Beside, input_dim=6, embed_dim=9, **options), named)
 
 
 @pytest.mark.parametrize("side", ["base", "pool"])
 def test_parts_of_several_vectors_are_refused(side: str) -> None:
-    parts: dict[str, Maker[PIENet]] = {side: PIENet}
-    with pytest.raises(RecipeError, match=side):
-        Beside(input_dim=6, embed_dim=9, base_dim=4, **parts)  # type: ignore[arg-type]
+    given = {"input_dim": 6, "embed_dim": 9, "base_dim": 4, side: PIENet}
+    assert names(refusal(RecipeError, Beside, **given), side)

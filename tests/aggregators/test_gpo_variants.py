@@ -15,6 +15,7 @@ from openvse.aggregators import GPO, GPODataDependent
 from openvse.aggregators.gpo import GENERATORS, POSITIONS
 from openvse.errors import RecipeError
 from tests.failures import Failures
+from tests.naming import names, refusal
 
 WIDTH = 3
 LENGTHS = [4, 1, 6, 4]
@@ -206,16 +207,12 @@ def test_coefficients_of_each_dimension_are_a_distribution(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ({"num_positions": 0}, "at least 1"),
-        ({"generator": GENERATORS.get("transformer"), "position_dim": 30}, "multiple of 4"),
-        (
-            {"generator": GENERATORS.get("interpolation"), "positions": POSITIONS.get("learned")},
-            "leave positions out",
-        ),
+        ({"num_positions": 0}, "num_positions"),
+        ({"generator": GENERATORS.get("transformer"), "position_dim": 30}, "position_dim"),
+        ({"generator": GENERATORS.get("interpolation"), "positions": POSITIONS.get("learned")}, "positions"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        GPO(input_dim=2, embed_dim=2, **options)
+def test_options_that_do_not_fit_are_refused(options: dict[str, object], named: str) -> None:
+    assert names(refusal(RecipeError, GPO, input_dim=2, embed_dim=2, **options), named)

@@ -10,8 +10,6 @@ from slow_loops import assert_equals_loop, ragged, softmax
 from torch import Tensor
 
 from openvse.aggregators import PIENet
-from openvse.errors import ModelError, RecipeError
-from openvse.types import Features
 
 
 def slow_residual(net: PIENet, local: Tensor, head: int) -> Tensor:
@@ -59,13 +57,3 @@ def test_the_residual_is_what_the_loop_adds() -> None:
         for head in range(2):
             slow = slow_residual(net, features.local[item, features.mask[item]], head)
             torch.testing.assert_close(residual[item, head], slow, rtol=0, atol=1e-10)
-
-
-def test_without_a_global_vector_it_says_what_to_do() -> None:
-    with pytest.raises(ModelError, match="pooled"):
-        PIENet(input_dim=2, embed_dim=2)(Features(torch.zeros(1, 2, 2), torch.ones(1, 2, dtype=torch.bool)))
-
-
-def test_a_negative_k_is_refused() -> None:
-    with pytest.raises(RecipeError, match="least 0"):
-        PIENet(input_dim=2, embed_dim=2, num_embeddings=-1)

@@ -10,6 +10,7 @@ from openvse.aggregators.simple import KMax
 from openvse.errors import RecipeError
 from openvse.registry import Maker
 from openvse.types import Features
+from tests.naming import names, refusal
 
 
 @pytest.mark.parametrize("power", [1.0, 0.5])
@@ -34,10 +35,8 @@ def test_it_equals_a_slow_loop(power: float) -> None:
 
 @pytest.mark.parametrize("pool", [PIENet, Tokens])
 def test_a_pool_of_several_vectors_is_refused(pool: Maker[PIENet]) -> None:
-    with pytest.raises(RecipeError, match="pooled_linear"):
-        PooledLinear(input_dim=4, embed_dim=4, pool=pool)
+    assert names(refusal(RecipeError, PooledLinear, input_dim=4, embed_dim=4, pool=pool), "pooled_linear")
 
 
 def test_a_power_of_zero_is_refused() -> None:
-    with pytest.raises(RecipeError, match="power"):
-        PooledLinear(input_dim=4, embed_dim=4, pool=GPO, power=0.0)
+    assert names(refusal(RecipeError, PooledLinear, input_dim=4, embed_dim=4, pool=GPO, power=0.0), "power")

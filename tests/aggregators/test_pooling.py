@@ -14,6 +14,7 @@ from torch import Tensor
 from openvse.aggregators import GPO, KMax, Max, Mean
 from openvse.errors import RecipeError
 from openvse.types import Features
+from tests.naming import names, refusal
 
 
 def ragged(lengths: list[int], width: int, seed: int = 0) -> Features:
@@ -103,7 +104,7 @@ def test_gpo_has_the_published_number_of_parameters() -> None:
     assert sum(p.numel() for p in GPO(input_dim=1024, embed_dim=1024).parameters()) == 12_704
 
 
-def test_gpo_computes_coefficients_once_per_distinct_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpo_computes_coefficients_once_per_distinct_size(monkeypatch) -> None:
     gpo = GPO(input_dim=2, embed_dim=2).double()
     asked: list[list[int]] = []
     original = GPO.coefficients
@@ -156,7 +157,5 @@ def test_gpo_works_under_bf16_autocast() -> None:
 
 
 def test_wrong_options_are_refused() -> None:
-    with pytest.raises(RecipeError, match="projection"):
-        Mean(input_dim=4, embed_dim=8)
-    with pytest.raises(RecipeError, match="least 1"):
-        KMax(input_dim=4, embed_dim=4, k=0)
+    assert names(refusal(RecipeError, Mean, input_dim=4, embed_dim=8), "projection")
+    assert names(refusal(RecipeError, KMax, input_dim=4, embed_dim=4, k=0), "k = 0")

@@ -10,7 +10,7 @@ from aggregators.slow_loops import assert_equals_loop, ragged
 from fusion.slow_loop import read_one, scores_one
 from openvse.aggregators import ScoreAttention, Tokens
 from openvse.errors import RecipeError
-from openvse.types import Features
+from tests.naming import names, refusal
 
 
 @pytest.mark.parametrize("num_vectors", [1, 2])
@@ -39,12 +39,4 @@ def test_tokens_are_the_local_features(unit_length: bool) -> None:
 
 @pytest.mark.parametrize("kind", [Tokens, ScoreAttention])
 def test_another_width_is_refused(kind: type[Tokens | ScoreAttention]) -> None:
-    with pytest.raises(RecipeError, match="5 wide.*8"):
-        kind(input_dim=5, embed_dim=8)
-
-
-def test_no_item_sees_what_is_padding() -> None:
-    features = ragged([2, 5], 8)
-    aggregator = ScoreAttention(input_dim=8, embed_dim=8).double()
-    short = Features(features.local[:1, :2], features.mask[:1, :2])
-    torch.testing.assert_close(aggregator(features).vectors[:1], aggregator(short).vectors)
+    assert names(refusal(RecipeError, kind, input_dim=5, embed_dim=8), 5, 8)

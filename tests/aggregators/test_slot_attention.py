@@ -13,6 +13,7 @@ from torch import Tensor
 from openvse.aggregators import SlotAttention
 from openvse.errors import ModelError, RecipeError
 from openvse.types import Features
+from tests.naming import names, refusal
 
 
 def norm(layer: torch.nn.LayerNorm, x: Tensor) -> Tensor:
@@ -86,11 +87,9 @@ def test_the_residual_is_what_the_slots_add_and_the_weights_of_a_slot_sum_to_one
 
 
 def test_what_cannot_be_is_refused() -> None:
-    for options in ({"num_embeddings": 0}, {"depth": 0}, {"dropout": 1.0}):
-        with pytest.raises(RecipeError, match="slot_attention|dropout"):
-            SlotAttention(input_dim=4, embed_dim=4, **options)
-    with pytest.raises(RecipeError, match="global_vector: max"):
-        SlotAttention(input_dim=3, embed_dim=4)
+    for name, value in {"num_embeddings": 0, "depth": 0, "dropout": 1.0}.items():
+        assert names(refusal(RecipeError, SlotAttention, input_dim=4, embed_dim=4, **{name: value}), name)
+    assert names(refusal(RecipeError, SlotAttention, input_dim=3, embed_dim=4), "global_vector: max")
     features = Features(torch.zeros(1, 2, 3), torch.ones(1, 2, dtype=torch.bool))
-    with pytest.raises(ModelError, match="pooled"):
-        SlotAttention(input_dim=3, embed_dim=4, global_vector="pooled")(features)
+    part = SlotAttention(input_dim=3, embed_dim=4, global_vector="pooled")
+    assert names(refusal(ModelError, part, features), "global_vector: pooled")

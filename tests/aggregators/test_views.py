@@ -13,6 +13,7 @@ from openvse.aggregators import GPO, FSPool, KMax, Mean, MultiView, PIENet
 from openvse.errors import RecipeError
 from openvse.functional import sort_descending, sum_by_rank
 from openvse.types import Features
+from tests.naming import names, refusal
 
 
 def slow_views(aggregator: MultiView, local: Tensor, pooled: Tensor) -> Tensor:
@@ -89,8 +90,7 @@ def test_residuals_follow_their_views() -> None:
 
 
 def test_useless_views_are_refused() -> None:
-    with pytest.raises(RecipeError, match="least 1"):
-        MultiView(input_dim=4, embed_dim=4, num_views=0)
-    with pytest.raises(RecipeError, match="share_projection"):
-        MultiView(input_dim=4, embed_dim=4, aggregator=partial(KMax, k=2))
+    assert names(refusal(RecipeError, MultiView, input_dim=4, embed_dim=4, num_views=0), "num_views", 0)
+    equal = partial(MultiView, input_dim=4, embed_dim=4, aggregator=partial(KMax, k=2))
+    assert names(refusal(RecipeError, equal), "share_projection")
     MultiView(input_dim=4, embed_dim=4, aggregator=Mean, num_views=1)

@@ -23,7 +23,7 @@ KNOWN = {"authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory, model: TwoTower) -> Place:
+def place(tmp_path_factory, model: TwoTower) -> Place:
     """An index of a few photos that no test changes."""
     return make_place(tmp_path_factory.mktemp("attacked"), model, 8)
 
@@ -43,7 +43,7 @@ def locked(place: Place, model: TwoTower) -> Iterator[TestClient]:
 
 
 @pytest.fixture(autouse=True)
-def forgotten(request: pytest.FixtureRequest) -> Iterator[None]:
+def forgotten(request) -> Iterator[None]:
     """No test leaves a cookie to the next."""
     yield
     for name in {"free", "locked"} & {*request.fixturenames}:

@@ -27,8 +27,9 @@ from openvse.media.headers import read_xmp
 from openvse.model.folder import read_config
 from openvse.runtime.description import read_description
 from openvse.tokenization.vocabulary import Vocabulary
-from openvse_papers.released.reading import read_vocabulary
+from openvse_papers.released import read_vocabulary
 from photographs import read_header
+from tests.naming import refusal
 
 pytestmark = pytest.mark.medium
 QUICK = settings(
@@ -192,8 +193,7 @@ def test_a_header_that_is_no_python(tmp_path):
     """NumPy raises errors of Python's own tokenizer for it."""
     content = _array().replace(b"'descr': '<f4'", b"'descr'( '<f4'", 1)
     (tmp_path / "a.npy").write_bytes(content)
-    with pytest.raises(OpenVSEError):
-        ArrayRows(tmp_path / "a.npy")
+    refusal(OpenVSEError, ArrayRows, tmp_path / "a.npy")
     with pytest.raises(BadFeaturesError), reading_item():
         np.load(tmp_path / "a.npy")
 

@@ -24,14 +24,11 @@ from openvse.backbones import TimmVision, TransformersVision
 from openvse.conversion.convert import convert
 from openvse.encoders import TransformersText
 from openvse.errors import ModelError, OpenVSEError
+from tests.naming import refusal
 
 _CLASSES = (
-    "AutoConfig",
-    "AutoModel",
-    "AutoModelForObjectDetection",
-    "AutoImageProcessor",
-    "AutoProcessor",
-    "AutoFeatureExtractor",
+    *("AutoConfig", "AutoModel", "AutoModelForObjectDetection", "AutoImageProcessor", "AutoProcessor"),
+    *("AutoFeatureExtractor",),
 )
 _FILES = ("config.json", "preprocessor_config.json", "processor_config.json", "tokenizer_config.json")
 
@@ -110,8 +107,7 @@ def test_timm_unpickles_nothing_but_tensors(tmp_path, request, monkeypatch):
     monkeypatch.setattr(
         library, "create_model", lambda *_, **__: torch.load(tmp_path / "weights.bin", weights_only=False)
     )
-    with pytest.raises(ModelError):
-        TimmVision(model=f"local-dir:{tmp_path}")
+    refusal(ModelError, TimmVision, model=f"local-dir:{tmp_path}")
     assert not (tmp_path / "it_ran").exists() and "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
 
 

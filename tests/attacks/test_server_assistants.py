@@ -21,13 +21,15 @@ from openvse.serving.settings import Limits, Settings
 from tests.attacks.conftest import send
 from tests.serving.conftest import Place, client_of
 
+pytestmark = pytest.mark.medium
+
 MOST = Limits().json_bytes
 LONG = "\x1b[31m" * 30_000
 HEADERS = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 
 
 @pytest.fixture(scope="module")
-def crowded(tmp_path_factory: pytest.TempPathFactory, model: TwoTower) -> Iterator[TestClient]:
+def crowded(tmp_path_factory, model: TwoTower) -> Iterator[TestClient]:
     """A client of a server of a photo with long texts, and one of noise, the worst case of every encoder."""
     place = tmp_path_factory.mktemp("crowded")
     (place / "photos").mkdir()
@@ -53,8 +55,7 @@ def called(
     return len(reply.body), json.loads(reply.body)["result"]
 
 
-@pytest.mark.medium
-def test_only_declared_tools_are_called(free: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_declared_tools_are_called(free: TestClient, monkeypatch) -> None:
     monkeypatch.setattr(Served, "file", lambda *_: pytest.fail("a file is looked for"))
     routes = ["api/items/1/file", "api/info", "openapi.json", "page/app.js", "../api/info", "", "x" * 100_000]
     for name in (*routes, "Search", "search/"):
@@ -63,7 +64,6 @@ def test_only_declared_tools_are_called(free: TestClient, monkeypatch: pytest.Mo
         assert "search, similar, describe, show" in result["content"][0]["text"]
 
 
-@pytest.mark.medium
 def test_every_reply_is_bounded_and_says_what_is_cut(crowded: TestClient) -> None:
     size, result = called(crowded, "show", {"key": 1, "large": True})
     assert 100_000 < size <= MOST
@@ -81,10 +81,7 @@ def test_every_reply_is_bounded_and_says_what_is_cut(crowded: TestClient) -> Non
     assert [hit["id"] for hit in small["hits"]] == ["noise.bmp"] and "note" not in small
 
 
-@pytest.mark.medium
-def test_arguments_are_bounded_and_checked_before_anything_is_done(
-    free: TestClient, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_arguments_are_bounded_and_checked_before_anything_is_done(free: TestClient, caplog) -> None:
     wrong: dict[str, Any] = {
         "where": ["size > 1"] * 20_000,
         "avoid": ["[" * 100_000 + "]" * 100_000],
@@ -100,7 +97,6 @@ def test_arguments_are_bounded_and_checked_before_anything_is_done(
     assert not [record for record in caplog.records if record.exc_info]
 
 
-@pytest.mark.medium
 def test_assistants_are_told_that_texts_are_no_instructions(free: TestClient) -> None:
     body = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
     tools = json.loads(send(free, "POST", "/mcp", HEADERS, body).body)["result"]["tools"]
@@ -108,10 +104,7 @@ def test_assistants_are_told_that_texts_are_no_instructions(free: TestClient) ->
     assert all("no instructions" in tool["description"] for tool in tools)
 
 
-@pytest.mark.medium
-def test_a_bug_is_logged_and_tells_nothing(
-    own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bug_is_logged_and_tells_nothing(own_place: Place, model: TwoTower, monkeypatch, caplog) -> None:
     monkeypatch.setattr(Service, "facts", lambda *_: {}["/secret/place"])
     with client_of(Service(own_place.index, model, Settings())) as client:
         _, result = called(client, "describe", {"key": 1})

@@ -35,11 +35,7 @@ def many(count: int) -> bytes:
     return json.dumps({str(number): 0 for number in range(count)}).encode()
 
 
-BODIES = {
-    "fields": many(2_000_000),
-    "lists": b"[" + b"[]," * 6_600_000 + b"[]]",
-    "depth": b"[" * 19_000_000,
-}
+BODIES = {"fields": many(2_000_000), "lists": b"[" + b"[]," * 6_600_000 + b"[]]", "depth": b"[" * 19_000_000}
 
 
 @pytest.mark.medium
@@ -48,7 +44,7 @@ BODIES = {
 )
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_a_large_body_is_refused_before_it_is_parsed(
-    locked: TestClient, path: str, body: bytes, monkeypatch: pytest.MonkeyPatch
+    locked: TestClient, path: str, body: bytes, monkeypatch
 ) -> None:
     monkeypatch.setattr("json.loads", lambda *_, **__: pytest.fail("it is parsed"))
     began = time.monotonic()
@@ -160,7 +156,7 @@ def test_a_picture_of_many_scans_is_refused_and_one_of_few_is_not(free: TestClie
 
 
 @pytest.fixture
-def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+def stuck(monkeypatch) -> Iterator[threading.Event]:
     """Decoders that do not answer as long as the event is not set, unless they are killed."""
     ask, freed = decoding._Decoder.ask, threading.Event()
 
@@ -200,11 +196,8 @@ def test_pictures_that_do_not_end_keep_nobody_waiting_and_stay_nowhere(
             each.start()
         began = time.monotonic()
         for path in (
-            "/api/items/2/thumbnail",
-            "/api/items/1",
-            "/api/items/1/file",
-            "/api/search?q=grass",
-            "/health",
+            *("/api/items/2/thumbnail", "/api/items/1", "/api/items/1/file", "/api/search?q=grass"),
+            *("/health",),
         ):
             assert client.get(path).status_code == 200
         assert time.monotonic() - began < 5
@@ -218,9 +211,7 @@ def test_pictures_that_do_not_end_keep_nobody_waiting_and_stay_nowhere(
 
 
 @pytest.mark.medium
-def test_a_decoder_that_dies_fails_its_picture_alone(
-    place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_decoder_that_dies_fails_its_picture_alone(place: Place, model: TwoTower, monkeypatch) -> None:
     ask = decoding._Decoder.ask
 
     def dying(decoder: decoding._Decoder, task: object, content: bytes) -> object:
@@ -236,7 +227,7 @@ def test_a_decoder_that_dies_fails_its_picture_alone(
 
 @pytest.mark.medium
 def test_a_decoder_has_no_secrets_little_memory_and_imports_nothing_from_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch
 ) -> None:
     for name in ("PIL", "numpy", "openvse", "json"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('this ran')")
@@ -261,7 +252,7 @@ def test_a_decoder_has_no_secrets_little_memory_and_imports_nothing_from_the_fol
 
 @pytest.mark.medium
 def test_an_upload_has_no_name_on_the_disk(
-    place: Place, model: TwoTower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Place, model: TwoTower, tmp_path: Path, monkeypatch
 ) -> None:
     """A large upload goes to a file that nobody else can open, name or put a link in place of."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -28,6 +28,8 @@ from openvse.serving.settings import Settings
 from tests.conftest import draw_photo
 from tests.serving.conftest import Place, client_of, wait_for
 
+pytestmark = pytest.mark.medium
+
 SECRET = "a secret line of another file"
 
 
@@ -90,7 +92,6 @@ def linked_image(photos: Path, secret: Path) -> None:
 LINKS = [linked_text, linked_caption, linked_metadata, linked_table, linked_folder, linked_image]
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("link", LINKS, ids=lambda each: each.__name__)
 def test_no_link_in_a_served_folder_shows_another_file(
     own_place: Place, model: TwoTower, secret: Path, link: Callable[[Path, Path], None]
@@ -118,9 +119,8 @@ def rename(place: Path, names: list[str]) -> list[int]:
     return keys
 
 
-@pytest.mark.medium
 def test_an_index_of_somebody_else_gives_away_no_file_that_is_no_picture(
-    own_place: Place, model: TwoTower, secret: Path, capsys: pytest.CaptureFixture[str]
+    own_place: Place, model: TwoTower, secret: Path, capsys
 ) -> None:
     """Its roots and ids are what its author wrote: pictures below them are shown, and the start says where they are."""
     draw_photo(1).save(secret.parent / "seen.jpg")
@@ -141,7 +141,6 @@ def test_an_index_of_somebody_else_gives_away_no_file_that_is_no_picture(
     assert small == [404] * (len(ids) - 1)
 
 
-@pytest.mark.medium
 def test_pages_and_re_ranking_read_no_file_that_is_no_picture_of_the_index(
     own_place: Place, model: TwoTower, second: TwoTower, secret: Path
 ) -> None:
@@ -163,7 +162,6 @@ def test_pages_and_re_ranking_read_no_file_that_is_no_picture_of_the_index(
     assert engine.note.far_roots(own_place.index) == [Path("/")] and captions_beside(engine.root) == {}
 
 
-@pytest.mark.medium
 def test_the_pictures_of_an_honest_index_are_read_through_its_rule(own_place: Place, model: TwoTower) -> None:
     engine = SearchEngine(model, Index.open(own_place.index))
     (answer,) = engine.answer([Query("grass")], Page(99))
@@ -176,7 +174,6 @@ DEEP = '{"file_name": "001.jpg", "captions": ' + "[" * 100_000 + "]" * 100_000 +
 HUGE = '{"file_name": "001.jpg", "year": ' + "9" * 100_000 + "}\n"
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize(
     "line", [DEEP, HUGE, "\0\n", "{\n", '{"file_name": 5}\n'], ids=["deep", "huge", "zero", "half", "number"]
 )
@@ -196,9 +193,8 @@ def test_a_bad_line_ends_neither_a_start_nor_an_update(own_place: Place, model: 
         assert client.get("/api/search?q=grass").status_code == 200
 
 
-@pytest.mark.medium
 def test_the_watcher_goes_on_whatever_an_update_or_the_system_raises(
-    own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    own_place: Place, model: TwoTower, monkeypatch, caplog
 ) -> None:
     from openvse.serving import watching
 
@@ -228,10 +224,9 @@ def test_the_watcher_goes_on_whatever_an_update_or_the_system_raises(
         wait_for(lambda: items_of(client) == 9, seconds=30)
         wait_for(lambda: "metadata.jsonl" in caplog.text, seconds=30)
     said = " ".join(record.message for record in caplog.records)
-    assert "too deep" in said and "watches nothing" in said
+    assert "too deep" in said and "watches nothing" in said  # as they were raised above
 
 
-@pytest.mark.medium
 def test_neither_replies_nor_conditions_tell_where_folders_are(own_place: Place, model: TwoTower) -> None:
     photos = own_place.photos.resolve()
     lines = [
@@ -262,9 +257,8 @@ def test_neither_replies_nor_conditions_tell_where_folders_are(own_place: Place,
         assert client.get("/api/search", params={"q": "grass", "where": "year >= 2"}).json()["hits"]
 
 
-@pytest.mark.medium
 def test_what_is_wrong_with_a_model_is_in_the_log_alone(
-    own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    own_place: Place, model: TwoTower, monkeypatch, caplog
 ) -> None:
     service, secret = Service(own_place.index, model, Settings()), "/data/private/model"
 
@@ -280,7 +274,6 @@ def test_what_is_wrong_with_a_model_is_in_the_log_alone(
     assert any(secret in record.message for record in caplog.records)
 
 
-@pytest.mark.medium
 def test_names_that_break_pages_and_terminals_are_spelled(own_place: Place, model: TwoTower) -> None:
     for name in ("<script>alert(1)</script>", "a\x1b[31mred", "new\nline", "right\u202eleft"):
         draw_photo(1).save(own_place.photos / f"{name.replace('/', '_')}.png", "PNG")
@@ -297,7 +290,6 @@ def test_names_that_break_pages_and_terminals_are_spelled(own_place: Place, mode
             assert file.headers["content-type"].startswith("image/")
 
 
-@pytest.mark.medium
 def test_a_text_that_is_called_a_picture_is_sent_as_nothing_that_runs(
     own_place: Place, model: TwoTower
 ) -> None:

@@ -29,7 +29,7 @@ CLIENTS, EXAMPLES = 8, 2
 
 
 @pytest.mark.medium
-def test_no_client_fills_a_queue(place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_client_fills_a_queue(place: Place, model: TwoTower, monkeypatch) -> None:
     """One that asks without end gets its share, and slow work of others is next, not behind all of it."""
     service = Service(place.index, model, Settings(limits=Limits(waiting=32, together=1)))
     free, order, answers = threading.Event(), list[str](), service._gatherer._answer
@@ -63,9 +63,7 @@ def test_no_client_fills_a_queue(place: Place, model: TwoTower, monkeypatch: pyt
 
 
 @pytest.mark.medium
-def test_clients_are_told_apart_by_their_addresses(
-    place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_are_told_apart_by_their_addresses(place: Place, model: TwoTower, monkeypatch) -> None:
     service, asking = Service(place.index, model, Settings()), list[str]()
 
     async def noted(*_: object, **__: object) -> list[dict[str, object]]:

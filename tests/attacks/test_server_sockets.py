@@ -16,6 +16,8 @@ from openvse.serving.service import Service
 from openvse.serving.settings import Limits, Settings
 from tests.serving.conftest import Place, Running
 
+pytestmark = pytest.mark.medium
+
 Start = Callable[[Service], Running]
 Connect = Callable[[int, int, bytes], list[socket.socket]]
 POST = b"POST /session HTTP/1.1\r\nHost: localhost\r\n"
@@ -53,7 +55,6 @@ ODD = {
 }
 
 
-@pytest.mark.medium
 def test_what_is_no_http_is_refused_and_nothing_behind_it_is_read(
     place: Place, model: TwoTower, running: Start
 ) -> None:
@@ -101,7 +102,6 @@ STOPPED = {
 }
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("sent", STOPPED.values(), ids=STOPPED)
 def test_clients_that_stop_make_room_for_others(
     place: Place,
@@ -120,7 +120,6 @@ def test_clients_that_stop_make_room_for_others(
     assert len(server.server.server_state.connections) <= 400
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("sent", [b"", HEAD + b"X: ", HEAD + b"\r\n" + HEAD + b"X: "])
 def test_a_head_that_does_not_end_is_closed_in_time(
     place: Place,
@@ -139,7 +138,6 @@ def test_a_head_that_does_not_end_is_closed_in_time(
     assert 0.2 < time.monotonic() - began < 10 and received.count(b" 200 ") == sent.count(b"\r\n\r\n")
 
 
-@pytest.mark.medium
 def test_a_client_that_is_quick_between_pauses_is_not_closed(
     place: Place, model: TwoTower, running: Start
 ) -> None:
@@ -150,7 +148,6 @@ def test_a_client_that_is_quick_between_pauses_is_not_closed(
             time.sleep(0.1)
 
 
-@pytest.mark.medium
 def test_the_first_requests_of_a_server_may_come_at_once(
     place: Place, model: TwoTower, running: Start
 ) -> None:

@@ -13,6 +13,7 @@ from openvse.backbones.pretrained import pixels_of
 from openvse.backbones.transformers_vision import TransformersVision
 from openvse.errors import ModelError
 from openvse.types import Inputs
+from tests.naming import names, refusal
 from tests.seeing import image_encoder, see
 
 pytestmark = pytest.mark.medium
@@ -62,8 +63,8 @@ def test_the_class_token_comes_first_where_it_is_wanted(family: str, vision_chec
 
 @pytest.mark.parametrize("family", ["resnet", "swin"])
 def test_a_network_without_a_class_token_says_so(family: str, vision_checkpoint) -> None:
-    with pytest.raises(ModelError, match="class_token"):
-        TransformersVision(model=vision_checkpoint(family), class_token=True)
+    refused = refusal(ModelError, TransformersVision, model=vision_checkpoint(family), class_token=True)
+    assert names(refused, "class_token")
 
 
 def test_augmentation_spares_the_class_token_and_the_global_vector_is_made_of_it(vision_checkpoint) -> None:
@@ -80,14 +81,8 @@ def test_augmentation_spares_the_class_token_and_the_global_vector_is_made_of_it
 def test_register_tokens_are_left_out(tmp_path, vision_checkpoint) -> None:
     from transformers import Dinov2WithRegistersConfig, Dinov2WithRegistersModel
 
-    config = Dinov2WithRegistersConfig(
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        image_size=28,
-        patch_size=7,
-        num_register_tokens=3,
-    )
+    layers = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Dinov2WithRegistersConfig(**layers, image_size=28, patch_size=7, num_register_tokens=3)
     Dinov2WithRegistersModel(config).save_pretrained(tmp_path)
     shutil.copy(Path(vision_checkpoint("dinov2")) / "preprocessor_config.json", tmp_path)
     backbone = TransformersVision(model=str(tmp_path))
@@ -162,14 +157,6 @@ def test_another_image_size_keeps_the_whole_image(
     assert backbone.fingerprint.endswith(f":{size}x{size}:{count}")
 
 
-def test_training_views_follow_the_generator(vision_checkpoint, make_photos) -> None:
-    backbone = TransformersVision(model=vision_checkpoint("vit"))
-    photo = Image.open(make_photos(1)[0])
-    views = [backbone.read(photo, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
-    assert torch.equal(views[0], views[1])
-    assert not torch.equal(views[0], views[2])
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fine_tuning_reaches_every_trainable_parameter(family: str, vision_checkpoint) -> None:
     backbone = TransformersVision(model=vision_checkpoint(family), fine_tune=True)
@@ -215,19 +202,15 @@ def test_the_fingerprint_follows_weights_and_preprocessing_not_the_place(tmp_pat
 def test_incomplete_assets_are_named(damage: str, tmp_path, vision_checkpoint) -> None:
     TransformersVision(model=vision_checkpoint("vit")).save_assets(tmp_path)
     (tmp_path / damage).unlink()
-    with pytest.raises(ModelError, match=r"cannot (load|be read)"):
-        TransformersVision(model="gone", assets=tmp_path)
+    assert names(refusal(ModelError, TransformersVision, model="gone", assets=tmp_path), tmp_path)
 
 
 def test_what_is_no_checkpoint_is_named_in_one_line(tmp_path) -> None:
     for source in (str(tmp_path), str(tmp_path / "missing")):
-        with pytest.raises(ModelError, match="folder") as caught:
-            TransformersVision(model=source)
-        assert "\n" not in str(caught.value)
+        assert names(refusal(ModelError, TransformersVision, model=source), source)
 
 
 def test_a_text_model_is_refused(bert_checkpoint, vision_checkpoint, tmp_path) -> None:
     shutil.copytree(bert_checkpoint, tmp_path / "bert")
     shutil.copy(Path(vision_checkpoint("vit")) / "preprocessor_config.json", tmp_path / "bert")
-    with pytest.raises(ModelError, match="features"):
-        TransformersVision(model=str(tmp_path / "bert"))
+    assert names(refusal(ModelError, TransformersVision, model=str(tmp_path / "bert")), tmp_path / "bert")

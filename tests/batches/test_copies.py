@@ -41,7 +41,7 @@ def test_all_copies_of_a_pair_belong_together() -> None:
 
 
 @pytest.mark.medium
-def test_a_run_embeds_every_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_embeds_every_copy(tmp_path: Path, monkeypatch) -> None:
     seen: list[tuple[int, int]] = []
 
     def gathered(images: EmbeddingSet, texts: EmbeddingSet, *rest: torch.Tensor) -> object:

@@ -23,6 +23,7 @@ from openvse.batches.loaders import (
 )
 from openvse.errors import BadImageError, DataError, ModelError, StoreError
 from openvse.functional import pad
+from tests.naming import names, refusal
 from toy_data import MeanColour, MemoryFeatures, five_captions, make_corpus
 
 
@@ -46,8 +47,7 @@ def test_stored_images_are_gathered_at_once_in_the_order_asked():
     assert len(loader) == 3 and source.reads == 1
     assert inputs.values.flatten().tolist() == [2.0, 4.0]
     assert kept.tolist() == [True, True]
-    with pytest.raises(StoreError):
-        FeatureImages(source, ["i4", "unknown"])
+    refusal(StoreError, FeatureImages, source, ["i4", "unknown"])
 
 
 def test_features_that_are_not_finite_are_reported_once_and_left_out(caplog):
@@ -69,22 +69,19 @@ def test_features_that_are_not_finite_are_reported_once_and_left_out(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "skipped i5: its features hold numbers that are not finite"
     ]
-    with pytest.raises(BadImageError, match="2 images"):
-        loader.load(np.array([4, 5]))
+    assert names(refusal(BadImageError, loader.load, np.array([4, 5])), 2, "i4")
 
 
 def test_a_data_sets_own_features_are_for_encoders_without_a_backbone(paths):
     bare = make_corpus([(0, 0), (1, 1)], 2, 2)
     corpus = replace(bare, features=MemoryFeatures(2))
     stored = Precomputed(feature_dim=1)
-    with pytest.raises(ModelError, match=r"data\.features=STORE"):
-        own_features(bare, stored)
+    assert names(refusal(ModelError, own_features, bare, stored), "data.features=STORE")
     assert own_features(corpus, stored) is corpus.features
     assert corpus.split("train").features is corpus.features
-    with pytest.raises(ModelError, match=r"1 wide.*3.*image\.encoder\.feature_dim.*1"):
-        own_features(corpus, Precomputed(feature_dim=3))
-    with pytest.raises(DataError, match=r"1 wide.*i0\.png.*feature_dim.*1"):
-        own_features(corpus, MeanColour())
+    refused = refusal(ModelError, own_features, corpus, Precomputed(feature_dim=3))
+    assert names(refused, 1, 3, "image.encoder.feature_dim=1")
+    assert names(refusal(DataError, own_features, corpus, MeanColour()), "1 wide", "i0.png", "feature_dim", 1)
     assert own_features(replace(corpus, image_paths=tuple(paths[:2])), MeanColour()) is None
 
 
@@ -111,9 +108,8 @@ def test_a_bad_file_is_reported_once_and_left_out(paths, caplog):
 def test_a_batch_of_nothing_but_bad_files(paths):
     for path in paths[:2]:
         path.unlink()
-    with pytest.raises(BadImageError, match="2 images") as caught:
-        PixelImages(paths, MeanColour()).load(np.array([0, 1]))
-    assert str(paths[0]) in str(caught.value)
+    load = PixelImages(paths, MeanColour()).load
+    assert names(refusal(BadImageError, load, np.array([0, 1])), 2, paths[0])
 
 
 def test_random_views_follow_from_seed_epoch_and_image_alone(paths):
@@ -159,8 +155,7 @@ def test_with_features_leaves_out_what_a_store_lacks():
     assert chosen.image_ids == tuple(f"i{number}" for number in range(9))
     assert len(chosen.captions) == 45
     assert chosen.problems == ("toy: 3 image(s) have no stored features and are skipped (first: i9)",)
-    with pytest.raises(StoreError, match="12 images"):
-        with_features(corpus, MemoryFeatures(0))
+    assert names(refusal(StoreError, with_features, corpus, MemoryFeatures(0)), 12)
 
 
 SENTENCES = st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=7), min_size=1, max_size=8)

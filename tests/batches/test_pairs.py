@@ -12,6 +12,7 @@ from openvse.batches.loaders import FeatureImages, PixelImages, TokenTable
 from openvse.batches.pairs import BatchKey, EpochBatches, PairDataset
 from openvse.errors import BadImageError, DataError
 from openvse.types import Batch
+from tests.naming import names, refusal
 from toy_data import MeanColour, MemoryFeatures, five_captions, make_corpus, make_tokens
 
 
@@ -67,8 +68,8 @@ def test_fewer_pairs_than_a_batch_are_one_smaller_batch():
 
 def test_batches_that_leave_a_process_without_pairs():
     for pairs, size, processes in ((0, 4, 1), (3, 8, 4), (50, 2, 4)):
-        with pytest.raises(DataError, match="process"):
-            EpochBatches(pairs, size, seed=0, epoch=0, num_processes=processes)
+        given = {"seed": 0, "epoch": 0, "num_processes": processes}
+        assert names(refusal(DataError, EpochBatches, pairs, size, **given), pairs, size, processes)
 
 
 def test_a_key_knows_its_view_and_process():
@@ -151,21 +152,18 @@ def test_pairs_of_a_bad_image_leave_the_batch(tmp_path):
     assert batch.positives.tolist() == [[True, False], [False, True]]
     assert batch.image_keys.tolist() == [0, 2]
     assert batch.description == "2 pairs: pair 3 (image i2) to pair 0 (image i0)"
-    with pytest.raises(BadImageError, match="1 images"):
-        dataset[BatchKey(np.array([1, 2]))]
+    assert names(refusal(BadImageError, dataset.__getitem__, BatchKey(np.array([1, 2]))), 1, paths[1])
 
 
 def test_a_process_without_an_image():
     key = BatchKey(np.array([0, 1, 2]), rank=1, num_processes=2)
-    with pytest.raises(DataError, match="3 pairs.*2 processes"):
-        dataset_of(five_captions())[key]
+    assert names(refusal(DataError, dataset_of(five_captions()).__getitem__, key), 3, 2)
 
 
 def test_parts_of_different_corpora_are_refused():
     corpus = five_captions()
     images = FeatureImages(MemoryFeatures(12), corpus.image_ids)
-    with pytest.raises(DataError, match="12.*60.*12.*59"):
-        PairDataset(corpus, images, TokenTable(make_tokens(59)))
+    assert names(refusal(DataError, PairDataset, corpus, images, TokenTable(make_tokens(59))), 12, 60, 12, 59)
 
 
 @pytest.mark.medium

@@ -58,14 +58,9 @@ def write_arrays(root: Path, repeats: int) -> None:
     numbers = {name: str(place) for place, name in enumerate(NAMES)}
     for split in ("train", "dev", "test"):
         names = members(split)
-        write_split(
-            root / "precomp",
-            split,
-            np.stack([FEATURES[name] for name in names]),
-            [CAPTIONS[name] for name in names],
-            repeats=repeats,
-            ids=[numbers[name] for name in names],
-        )
+        features, captions = np.stack([FEATURES[name] for name in names]), [CAPTIONS[name] for name in names]
+        ids = [numbers[name] for name in names]
+        write_split(root / "precomp", split, features, captions, repeats=repeats, ids=ids)
     write_mapping(root / "id_mapping.json", {number: name for name, number in numbers.items()})
 
 
@@ -85,7 +80,7 @@ def open_form(root: Path, form: str) -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+def store(tmp_path_factory) -> FeatureStore:
     path = tmp_path_factory.mktemp("store")
     with FeatureStoreWriter(path, fingerprint="regions", dim=4, dtype="float32") as writer:
         for name in reversed(NAMES):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +73,7 @@ def write_pictured_questions(folder: Path, num_images: int = 15) -> Path:
 
 def answering_recipe(data: Path) -> dict[str, Any]:
     """Return a recipe of a second that answers such questions."""
-    encoder = {
-        "name": "efficientnet_lite0",
-        "pretrained": False,
-        "image_size": 64,
-        "augmentation": "none",
-    }
+    encoder = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64, "augmentation": "none"}
     return {
         "task": "vqa",
         "name": "tiny",
@@ -88,6 +85,31 @@ def answering_recipe(data: Path) -> dict[str, Any]:
         "data": {"source": f"question_folder:{data}", "features": "auto"},
         "training": {"batch_size": 9, "threads": 1, "device": "cpu", "phases": [{"epochs": 2}]},
     }
+
+
+class Page(HTMLParser):
+    """The tags of a page, and its text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.source = path.read_text()
+        self.feed(self.source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def check_needs_nothing(self) -> None:
+        """It has images, all of them inside, and neither scripts nor addresses."""
+        images = [attributes["src"] for tag, attributes in self.tags if tag == "img"]
+        assert images
+        assert all(source is not None and source.startswith("data:image/webp;base64,") for source in images)
+        assert not any(tag in ("script", "link", "iframe") for tag, _ in self.tags)
+        assert "http" not in re.sub(r"base64,[\w+/=]+", "", self.source)
 
 
 def digest(folder: Path) -> dict[str, str]:

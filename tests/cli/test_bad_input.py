@@ -1,4 +1,4 @@
-"""Whatever is wrong with the input: one line that says what to do, exit code 2, nothing on disk changed."""
+"""Whatever is wrong with the input: one line that names it, exit code 2, nothing on disk changed."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from album import digest
-from click.testing import Result
 
 import openvse
 from openvse.encoding import encode
 from openvse.errors import OpenVSEError
 from openvse.features.extract import extract_features
-from tests.naming import names
+from tests.naming import names, refusal
 
 
 def edit_captions(album: Path, change) -> None:
@@ -37,130 +35,92 @@ def copy(source: Path, target: Path) -> Path:
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    ("override", "expected"),
+    ("override", "named"),
     [
-        (
-            "training.batchsize=4",
-            "unknown key training.batchsize; did you mean 'batch_size' or 'chunk_size'?",
-        ),
-        (
-            "image.aggregator.tempature=1",
-            "unknown key image.aggregator.tempature; did you mean 'temperature'?",
-        ),
-        ("image.aggregator=gpu", "image.aggregator: unknown aggregator 'gpu'; did you mean 'gpo'?"),
-        ("training.batch_size=many", "training.batch_size: input should be a valid integer"),
-        ("embed_dim=1000000000", "embed_dim: input should be less than or equal to 65536"),
-        ("seed", "override 'seed' is not of the form key.path=value"),
-        ("seed=[1", "override 'seed=[1': the value is not YAML"),
+        ("training.batchsize=4", ["training.batchsize", "'batch_size'", "'chunk_size'"]),
+        ("image.aggregator.tempature=1", ["image.aggregator.tempature", "'temperature'"]),
+        ("image.aggregator=gpu", ["image.aggregator", "'gpu'", "'gpo'"]),
+        ("training.batch_size=many", ["training.batch_size", "'many'"]),
+        ("embed_dim=1000000000", ["embed_dim", 65536]),
+        ("seed", ["'seed'", "key.path=value"]),
+        ("seed=[1", ["'seed=[1'", "YAML"]),
+        ("data.source=''", ["data.source"]),
+        ("text.encoder.word_dim=1000000000000", ["memory"]),
     ],
 )
-def test_unknown_recipe_key(override: str, expected: str, recipe: Path, tmp_path: Path, refused) -> None:
-    assert expected in refused("train", recipe, override, "--out", tmp_path / "run")
+def test_an_override_that_cannot_be(
+    override: str, named: list, recipe: Path, tmp_path: Path, refused
+) -> None:
+    assert names(refused("train", recipe, override, "--out", tmp_path / "run"), *named)
     assert not (tmp_path / "run" / "last.pt").exists()
 
 
 def test_unknown_recipe(refused) -> None:
     line = refused("train", "vse_infinity/folder")
-    assert line.startswith("no recipe 'vse_infinity/folder'; did you mean 'vse_infinity/folder_cpu', ")
-    assert re.search(
-        r"\('openvse list recipes' lists all \d+\): give a YAML file, or the name of a recipe$", line
-    )
-    assert line.count("'") == 2 + 3 * 2 + 2  # what was given, the three nearest, the command
-
-
-def test_no_data_source(recipe: Path, refused, tmp_path: Path) -> None:
-    line = refused("train", recipe, "data.source=''", "--out", tmp_path / "run")
-    assert "data.source" in line
+    assert names(line, "'vse_infinity/folder'", "'vse_infinity/folder_cpu'", "'openvse list recipes'")
+    assert len(re.findall(r"'\w+/\w+'", line)) == 1 + 3  # what was given, and the three nearest
 
 
 @pytest.mark.medium
 def test_missing_feature_store(recipe: Path, trained: Path, album: Path, tmp_path: Path, refused) -> None:
-    before = digest(album)
-    line = refused("train", recipe, f"data.features={tmp_path / 'none'}", "--out", tmp_path / "run")
-    assert str(tmp_path / "none") in line and "openvse extract" in line
-    model = trained / "run" / "best"
-    assert "openvse extract" in refused("evaluate", model, "--on", album, "--features", tmp_path / "none")
+    before, model, store = digest(album), trained / "run" / "best", tmp_path / "none"
+    for words in (
+        ("train", recipe, f"data.features={store}", "--out", tmp_path / "run"),
+        ("evaluate", model, "--on", album, "--features", store),
+    ):
+        assert names(refused(*words), store, "openvse extract")
     assert digest(album) == before
 
 
 @pytest.mark.medium
 def test_stores_that_do_not_match_the_models(trained: Path, invoke, refused) -> None:
-    model, store = trained / "run" / "best", trained / "run" / "features"
-    words = (
-        "evaluate",
-        model,
-        model,
-        model,
-        "--on",
-        trained / "album",
-        "--features",
-        store,
-        "--features",
-        store,
-    )
+    model, stores = trained / "run" / "best", ("--features", trained / "run" / "features")
+    words = ("evaluate", model, model, model, "--on", trained / "album", *stores, *stores)
     assert names(refused(*words), "--features", 2, 3)
     result = invoke("evaluate", trained / "album")
-    assert result.exit_code == 2 and "missing option" in result.stderr.lower()
+    assert result.exit_code == 2 and "--on" in result.stderr
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("name", ["features.npy", "lengths.npy", "ids.txt", "store.json"])
-def test_store_that_lost_a_file(name: str, recipe: Path, trained: Path, tmp_path: Path, refused) -> None:
+@pytest.mark.parametrize("name", ["features.npy", "lengths.npy", "ids.txt", "store.json", None])
+def test_store_that_lost_a_file_or_is_of_another_encoder(
+    name: str | None, recipe: Path, trained: Path, tmp_path: Path, refused
+) -> None:
     store = copy(trained / "run" / "features", tmp_path / "store")
-    (store / name).unlink()
+    words, named = [f"data.features={store}"], [store, "extract"]
+    if name:
+        (store / name).unlink()
+    else:
+        words, named = [*words, "image.encoder.image_size=96"], ["efficientnet_lite0:random:96"]
     before = digest(store)
-    line = refused("train", recipe, f"data.features={store}", "--out", tmp_path / "run")
-    assert str(store) in line and "extract" in line
+    assert names(refused("train", recipe, *words, "--out", tmp_path / "run"), *named)
     assert digest(store) == before
 
 
 @pytest.mark.medium
-def test_store_of_another_encoder(recipe: Path, trained: Path, tmp_path: Path, refused) -> None:
-    store = copy(trained / "run" / "features", tmp_path / "store")
-    before = digest(store)
-    words = (f"data.features={store}", "image.encoder.image_size=96")
-    assert "efficientnet_lite0:random:96" in refused("train", recipe, *words, "--out", tmp_path / "run")
-    assert digest(store) == before
-
-
-@pytest.mark.medium
-def test_captions_without_image_are_named_and_skipped(
-    recipe: Path, album: Path, tmp_path: Path, invoke
+def test_captions_and_images_that_cannot_be_used_are_named_and_skipped(
+    recipe: Path, album: Path, tmp_path: Path, works
 ) -> None:
     (album / "00.png").unlink()
-    result = invoke("train", recipe, "training.phases.0.epochs=1", "--out", tmp_path / "run")
-    assert result.exit_code == 0, result.output
-    expected = f"skipped 1 captioned image(s) without a file (first: {album / '00.png'})"
-    assert f"warning: {expected}\n" in result.stderr
 
+    def change(entry: dict) -> dict | None:
+        captions = [*entry["captions"], *["  "] * (entry["file_name"] > "10.png")]
+        return None if entry["file_name"] == "01.png" else {**entry, "captions": captions}
 
-@pytest.mark.medium
-def test_image_without_captions_is_named_and_skipped(
-    recipe: Path, album: Path, tmp_path: Path, invoke
-) -> None:
-    edit_captions(album, lambda entry: None if entry["file_name"] == "01.png" else entry)
-    result = invoke("train", recipe, "training.phases.0.epochs=1", "--out", tmp_path / "run")
-    assert result.exit_code == 0, result.output
-    assert names(result.stderr, "warning: ", 1, "01.png")
-
-
-@pytest.mark.medium
-def test_empty_caption_is_named_and_skipped(recipe: Path, album: Path, tmp_path: Path, invoke) -> None:
-    edit_captions(album, lambda entry: {**entry, "captions": [*entry["captions"], "  "]})
-    result = invoke("train", recipe, "training.phases.0.epochs=1", "--out", tmp_path / "run")
-    assert result.exit_code == 0, result.output
-    assert names(result.stderr, "warning: ", 20, "00.png")
+    edit_captions(album, change)
+    result = works("train", recipe, "training.phases.0.epochs=1", "--out", tmp_path / "run")
+    for named in ((1, album / "00.png"), (1, "01.png"), (9, "11.png")):
+        assert any(names(line, "warning: ", *named) for line in result.stderr.splitlines()), named
 
 
 @pytest.mark.medium
 def test_nothing_left(recipe: Path, album: Path, tmp_path: Path, refused) -> None:
     edit_captions(album, lambda entry: {**entry, "captions": [""]})
     before = digest(album)
-    line = refused("train", recipe, "--out", tmp_path / "run")
-    assert "empty caption" in line
+    assert names(refused("train", recipe, "--out", tmp_path / "run"), "album", 20, "00.png")
     for image in album.glob("*.png"):
         image.unlink()
-    assert "without a file" in refused("train", recipe, "--out", tmp_path / "run")
+    assert names(refused("train", recipe, "--out", tmp_path / "run"), "album", 20, album / "00.png")
     assert {"metadata.jsonl": before["metadata.jsonl"]} == digest(album)
 
 
@@ -168,27 +128,27 @@ def test_nothing_left(recipe: Path, album: Path, tmp_path: Path, refused) -> Non
 def test_images_that_are_none(recipe: Path, album: Path, trained: Path, tmp_path: Path, refused) -> None:
     for image in album.glob("*.png"):
         image.write_text("not an image")
-    before = digest(album)
-    assert refused("train", recipe, "--out", tmp_path / "run")
-    model = trained / "run" / "best"
-    assert refused("evaluate", model, "--on", album)
-    assert refused("index", model, album, "--out", tmp_path / "index")
-    words = ("pretrained=false", "image_size=64")
-    line = refused("extract", "efficientnet_lite0", album, tmp_path / "store", *words)
-    assert "images" in line
+    before, model = digest(album), trained / "run" / "best"
+    for words in (
+        ("train", recipe, "--out", tmp_path / "run"),
+        ("evaluate", model, "--on", album),
+        ("index", model, album, "--out", tmp_path / "index"),
+        ("extract", "efficientnet_lite0", album, tmp_path / "store", "pretrained=false", "image_size=64"),
+    ):
+        assert refused(*words)
     assert digest(album) == before
 
 
 @pytest.mark.medium
 def test_empty_folder(recipe: Path, trained: Path, tmp_path: Path, refused) -> None:
-    empty, model = tmp_path / "empty", trained / "run" / "best"
+    empty, gone, model = tmp_path / "empty", tmp_path / "none", trained / "run" / "best"
     empty.mkdir()
-    expected = "no image(s) and no captions there (expected metadata.jsonl"
-    assert expected in refused("train", recipe, f"data.source={empty}", "--out", tmp_path / "run")
-    assert expected in refused("evaluate", model, "--on", empty)
-    assert "give a folder with images" in refused("index", model, empty, "--out", tmp_path / "index")
-    assert names(refused("evaluate", model, "--on", tmp_path / "none"), tmp_path / "none")
-    assert names(refused("index", model, tmp_path / "none", "--out", tmp_path / "index"), tmp_path / "none")
+    line = refused("train", recipe, f"data.source={empty}", "--out", tmp_path / "run")
+    assert names(line, empty, "metadata.jsonl")
+    assert names(refused("evaluate", model, "--on", empty), empty, "metadata.jsonl")
+    assert names(refused("index", model, empty, "--out", tmp_path / "index"), empty)
+    assert names(refused("evaluate", model, "--on", gone), gone)
+    assert names(refused("index", model, gone, "--out", tmp_path / "index"), gone)
     assert list(empty.iterdir()) == []
     assert not (tmp_path / "index").exists()
 
@@ -196,55 +156,42 @@ def test_empty_folder(recipe: Path, trained: Path, tmp_path: Path, refused) -> N
 def test_half_written_metadata(recipe: Path, album: Path, tmp_path: Path, refused) -> None:
     file = album / "metadata.jsonl"
     file.write_text(file.read_text()[:-20])
-    assert f"{file}, line 20: not JSON" in refused("train", recipe, "--out", tmp_path / "run")
+    assert names(refused("train", recipe, "--out", tmp_path / "run"), f"{file}, line 20")
 
 
 @pytest.mark.medium
-def test_wrong_model_for_an_index(recipe: Path, trained: Path, tmp_path: Path, invoke, refused) -> None:
-    words = ("seed=1", "training.phases.0.epochs=1", "--out", tmp_path / "other")
-    assert invoke("train", recipe, *words).exit_code == 0
-    before = digest(trained / "index")
-    line = refused("search", tmp_path / "other" / "best", trained / "index", "a red sky")
-    assert "was made by model" in line and "openvse index" in line
-    assert digest(trained / "index") == before
+def test_wrong_model_for_an_index(trained: Path, other: Path, refused) -> None:
+    index, before = trained / "index", digest(trained / "index")
+    assert names(refused("search", other / "best", index, "a red sky"), index, "openvse index")
+    assert digest(index) == before
 
 
-def test_no_index(trained: Path, tmp_path: Path, refused) -> None:
-    line = refused("search", trained / "run" / "best", tmp_path, "a red sky")
-    assert names(line, str(tmp_path), "index", "folder of images")
-
-
-@pytest.mark.medium
-def test_empty_query(trained: Path, refused) -> None:
-    assert "all queries are empty" in refused("search", trained / "run" / "best", trained / "index", " ")
+def test_no_index_or_query(trained: Path, tmp_path: Path, refused) -> None:
+    model = trained / "run" / "best"
+    assert names(refused("search", model, tmp_path, "a red sky"), tmp_path)
+    assert refused("search", model, trained / "index", " ")
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("size", [0, 100, 0.5])
-def test_half_written_checkpoint(size: float, trained: Path, tmp_path: Path, refused) -> None:
+@pytest.mark.parametrize("size", [0, 100, 0.5, None])
+def test_half_written_checkpoint(size: float | None, trained: Path, tmp_path: Path, refused) -> None:
     run = copy(trained / "run", tmp_path / "run")
-    whole = (run / "last.pt").read_bytes()
-    (run / "last.pt").write_bytes(whole[: int(len(whole) * size) if size < 1 else int(size)])
+    if size is None:
+        torch.save([1, 2, 3], run / "last.pt")
+    else:
+        whole = (run / "last.pt").read_bytes()
+        (run / "last.pt").write_bytes(whole[: int(len(whole) * size) if size < 1 else int(size)])
     before = digest(run)
     line = refused("train", trained / "tiny.yaml", "--out", run, "--resume")
-    assert f"checkpoint {run / 'last.pt'} is damaged" in line and "--overwrite" in line
+    assert names(line, run / "last.pt", "--overwrite")
     assert digest(run) == before
 
 
 @pytest.mark.medium
-def test_checkpoint_that_is_something_else(trained: Path, tmp_path: Path, refused) -> None:
-    run = copy(trained / "run", tmp_path / "run")
-    torch.save([1, 2, 3], run / "last.pt")
-    assert "is damaged" in refused("train", trained / "tiny.yaml", "--out", run, "--resume")
-
-
-@pytest.mark.medium
 def test_a_run_that_is_there_already(trained: Path, refused) -> None:
-    recipe = trained / "tiny.yaml"
-    before = digest(trained / "run")
-    assert "continue it with --resume" in refused("train", recipe, "--out", trained / "run")
-    words = ("embed_dim=8", "--out", trained / "run", "--resume")
-    assert "embed_dim" in refused("train", recipe, *words)
+    words, before = ("train", trained / "tiny.yaml", "--out", trained / "run"), digest(trained / "run")
+    assert "--resume" in refused(*words)
+    assert "embed_dim" in refused(*words, "embed_dim=8", "--resume")
     assert digest(trained / "run") == before
 
 
@@ -253,37 +200,30 @@ def test_missing_model(trained: Path, tmp_path: Path, refused, monkeypatch) -> N
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert names(refused("evaluate", tmp_path / "none", "--on", trained / "album"), tmp_path / "none")
     (tmp_path / "empty").mkdir()
-    assert "has no config.json" in refused("evaluate", tmp_path / "empty", "--on", trained / "album")
+    assert names(refused("evaluate", tmp_path / "empty", "--on", trained / "album"), "empty", "config.json")
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "text/vocabulary.json"])
-@pytest.mark.parametrize("share", [0.0, 0.6])
-def test_truncated_model(name: str, share: float, trained: Path, tmp_path: Path, refused) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.6, None])
+def test_truncated_model(name: str, share: float | None, trained: Path, tmp_path: Path, refused) -> None:
     model = copy(trained / "run" / "best", tmp_path / "model")
     whole = (model / name).read_bytes()
-    (model / name).write_bytes(whole[: int(len(whole) * share)])
+    if share is None:
+        (model / name).unlink()
+    else:
+        (model / name).write_bytes(whole[: int(len(whole) * share)])
     before = digest(model)
-    line = refused("evaluate", model, "--on", trained / "album")
-    assert str(model / name) in line and "save" in line
-    assert str(model / name) in refused("search", model, trained / "index", "a red sky")
+    assert name in refused("evaluate", model, "--on", trained / "album")
+    assert name in refused("search", model, trained / "index", "a red sky")
     assert digest(model) == before
-
-
-@pytest.mark.medium
-def test_model_that_lost_its_vocabulary(trained: Path, tmp_path: Path, refused) -> None:
-    model = copy(trained / "run" / "best", tmp_path / "model")
-    (model / "text" / "vocabulary.json").unlink()
-    assert "vocabulary.json" in refused("evaluate", model, "--on", trained / "album")
 
 
 def test_unknown_device(trained: Path, tmp_path: Path, refused) -> None:
     """The command line and Python refuse it in the same words."""
     model = trained / "run" / "best"
     line = refused("evaluate", model, "--on", trained / "album", "--device", "gpu")
-    assert line.startswith("device 'gpu' cannot be used here") and line.endswith(
-        "give auto, cpu, cuda or mps"
-    )
+    assert names(line, "'gpu'", "auto, cpu, cuda", "mps")
     backbone = openvse.load(model, device="auto").image.encoder.backbone
     for use in (
         partial(openvse.load, model),
@@ -292,16 +232,12 @@ def test_unknown_device(trained: Path, tmp_path: Path, refused) -> None:
         partial(encode, model, trained / "album", tmp_path / "x.npy"),
         partial(extract_features, backbone, [], tmp_path / "store"),
     ):
-        with pytest.raises(OpenVSEError) as error:
-            use(device="gpu")
-        assert str(error.value) == line, use
+        assert refusal(OpenVSEError, use, device="gpu") == line, use
 
 
 @pytest.mark.medium
 def test_unknown_split_encoder_and_option(trained: Path, album: Path, tmp_path: Path, refused) -> None:
-    assert "unknown split 'tset'" in refused(
-        "evaluate", trained / "run" / "best", "--on", album, "--split", "tset"
-    )
+    assert "'tset'" in refused("evaluate", trained / "run" / "best", "--on", album, "--split", "tset")
     store = tmp_path / "store"
     assert "'efficientnet_lite0'" in refused("extract", "efficientnet_lite", album, store)
     words = ("extract", "efficientnet_lite0", album, store)
@@ -313,47 +249,24 @@ def test_unknown_split_encoder_and_option(trained: Path, album: Path, tmp_path: 
 @pytest.mark.medium
 def test_a_path_that_cannot_be_written(trained: Path, tmp_path: Path, refused) -> None:
     (tmp_path / "file").write_text("mine")
-    line = refused(
-        "search", trained / "run" / "best", trained / "index", "red", "--html", tmp_path / "file" / "x.html"
-    )
-    assert str(tmp_path / "file") in line and line.endswith("choose another path")
+    words = ("search", trained / "run" / "best", trained / "index", "red", "--html")
+    assert names(refused(*words, tmp_path / "file" / "x.html"), tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_interrupt_ends_with_130(invoke, monkeypatch) -> None:
-    def interrupted(within: str = "") -> list[str]:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("openvse.specs.load.list_recipes", interrupted)
-    result = invoke("list", "recipes")
-    assert (result.exit_code, result.stderr) == (
-        130,
-        "openvse: interrupted: run the command again\n",
-    )
-
-
-@pytest.mark.medium
-def test_a_model_that_the_memory_cannot_hold(recipe: Path, tmp_path: Path, refused) -> None:
-    line = refused("train", recipe, "text.encoder.word_dim=1000000000000", "--out", tmp_path / "run")
-    assert line.startswith("there is not enough memory (") and line.endswith("or a smaller model")
-    assert not (tmp_path / "run" / "last.pt").exists()
-
-
-def test_a_file_that_ends_too_early_is_not_called_aborted(invoke, monkeypatch) -> None:
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), EOFError("it ended"), OSError("no file is named")])
+def test_an_interrupt_ends_with_130_and_errors_of_our_own_are_not_hidden(
+    invoke, raised: BaseException, monkeypatch
+) -> None:
     def broken(within: str = "") -> list[str]:
-        raise EOFError("No data left in file")
+        raise raised
 
     monkeypatch.setattr("openvse.specs.load.list_recipes", broken)
     result = invoke("list", "recipes")
-    assert "Aborted" not in result.output and "No data left in file" in str(result.exception)
-
-
-def test_an_error_of_our_own_is_not_hidden(invoke, monkeypatch) -> None:
-    def broken(within: str = "") -> list[str]:
-        raise OSError("no file is named")
-
-    monkeypatch.setattr("openvse.specs.load.list_recipes", broken)
-    assert isinstance(invoke("list", "recipes").exception, OSError)
+    if isinstance(raised, KeyboardInterrupt):
+        assert result.exit_code == 130 and len(result.stderr.splitlines()) == 1
+    else:
+        assert str(raised) in str(result.exception) and "Aborted" not in result.output
 
 
 @pytest.mark.medium
@@ -368,26 +281,21 @@ def test_an_error_of_our_own_is_not_hidden(invoke, monkeypatch) -> None:
     ],
 )
 def test_no_file_is_replaced_unasked(
-    name: str,
-    words: tuple[str, ...],
-    trained: Path,
-    tmp_path: Path,
-    refused: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, words: tuple[str, ...], trained: Path, tmp_path: Path, refused, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for folder in ("run", "index", "album"):
         Path(folder).symlink_to(trained / folder)
     Path(name).parent.mkdir(exist_ok=True)
     Path(name).write_text("mine")
-    assert f"{name} is already there" in refused(*words)
+    assert name in refused(*words)
     assert Path(name).read_text() == "mine"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes on Linux alone")
 def test_names_that_are_not_utf_8_pass_through_every_command(
-    invoke: Callable[..., Result], album: Path, recipe: Path, tmp_path: Path
+    invoke, works, album: Path, recipe: Path, tmp_path: Path
 ) -> None:
     entries = [json.loads(line) for line in (album / "metadata.jsonl").read_text().splitlines()]
     (album / "metadata.jsonl").unlink()
@@ -405,8 +313,7 @@ def test_names_that_are_not_utf_8_pass_through_every_command(
         ("analyze", "hits", run, "--on", album, "--out", tmp_path / "hits"),
         ("index", run / "best", album, "--out", index),
     ):
-        result = invoke(*words)
-        assert result.exit_code == 0, (words, result.output, result.exception)
+        works(*words)
     assert "04\ufffd.png" in (tmp_path / "hits" / "hits.csv").read_text()
     lines = invoke("search", index, "red", "-k", 20, "--output", "jsonl").stdout.splitlines()
     ids = [json.loads(line)["id"] for line in lines]

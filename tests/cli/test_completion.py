@@ -16,6 +16,7 @@ from openvse.errors import choices, nearest
 from openvse.tasks.front import registries
 from openvse.train_cli.listing import DECIDED
 from tests.leaf_commands import whole_program
+from tests.naming import names
 
 ANIMALS = ["ant", "bat", "bear", "bee", "beetle", "cat", "dog"]
 
@@ -35,25 +36,20 @@ def test_messages_name_a_command_that_lists_the_rest(refused, invoke) -> None:
     words = ("train", "vse_infinity/folder_cpu", "data.source=x")
     shown = refused(*words, "training.batchsize=4")
     keys = yaml.safe_load(invoke("list", "recipes", "vse_infinity/folder_cpu").stdout)["training"]
-    assert (
-        f"did you mean 'batch_size' or 'chunk_size'? ('openvse list recipes NAME' lists all {len(keys)})"
-        in shown
-    )
+    assert names(shown, "'batch_size'", "'chunk_size'", "'openvse list recipes NAME'", len(keys))
     every = [name for registry in registries() for name in registry.names()]
-    assert f"('openvse list parts' lists all {len(every)})" in refused("list", "parts", "gpoo")
+    assert names(refused("list", "parts", "gpoo"), "'gpo'", "'openvse list parts'", len(every))
     assert len(invoke("list", "parts").stdout.replace(", ", "\n").splitlines()) == len(every)
     listed = invoke("list", "parts", "gpo").stdout.splitlines()
     assert listed[0].startswith("aggregator gpo: ") and len(listed) == 1 + 7
     assert "  temperature: float, default 0.1" in listed
-    assert "  per_dimension: bool, default False" in invoke("list", "parts", "gpo").stdout
     assert "  projection: " in invoke("list", "parts", "resnet").stdout
 
 
 @pytest.mark.medium
-def test_every_part_can_be_shown(invoke) -> None:
+def test_every_part_can_be_shown(works) -> None:
     for name in sorted({name for registry in registries() for name in registry}):
-        result = invoke("list", "parts", name)
-        assert result.exit_code == 0, result.output
+        result = works("list", "parts", name)
         assert name in DATASETS or not any(f"  {key}: " in result.stdout for key in DECIDED)
 
 
@@ -111,10 +107,9 @@ def test_commands_that_compute_take_the_same_options() -> None:
 
 
 @pytest.mark.medium
-def test_a_device_of_the_command_line_is_that_of_the_recipe(trained, tmp_path, invoke) -> None:
+def test_a_device_of_the_command_line_is_that_of_the_recipe(trained, tmp_path, works) -> None:
     words = ("train", trained / "tiny.yaml", "training.device=auto", "training.phases.0.epochs=1")
-    result = invoke(*words, "--device", "cpu", "--threads", 1, "--quiet", "--out", tmp_path / "run")
-    assert result.exit_code == 0, result.output
+    result = works(*words, "--device", "cpu", "--threads", 1, "--quiet", "--out", tmp_path / "run")
     assert "epoch" not in result.stderr.replace("epochs", "")
     written = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())["training"]
     assert (written["device"], written["threads"]) == ("cpu", 1)

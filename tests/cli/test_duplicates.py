@@ -23,7 +23,7 @@ from openvse.media.near_duplicates import SeenImage, duplicate_pairs, look_of
 from openvse.search import find_duplicates
 from openvse.search.duplicates import _groups
 from tests.failures import Failures
-from tests.naming import names
+from tests.naming import names, refusal
 
 
 @pytest.fixture
@@ -41,21 +41,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.medium
-def test_a_folder(folder: Path, invoke, refused, tmp_path: Path) -> None:
-    result = invoke("duplicates", folder)
-    assert result.exit_code == 0
-    assert result.stdout == (
-        f"keep  {folder / '1.png'}\n      {folder / 'deeper' / 'copy of 1.png'}\n      {folder / 'small.jpg'}\n"
-        f"{folder}: 1 group, 2 more than the images to keep\n"
+def test_a_folder(folder: Path, invoke, result_of, works, refused, tmp_path: Path) -> None:
+    kept, others = (
+        str(folder / "1.png"),
+        [str(folder / "deeper" / "copy of 1.png"), str(folder / "small.jpg")],
     )
-    assert "skipped" in result.stderr and "broken.png" in result.stderr
-    others = invoke("duplicates", folder, "-0").stdout.split("\0")
-    assert others == [str(folder / "deeper" / "copy of 1.png"), str(folder / "small.jpg"), ""]
-    (group,) = json.loads(invoke("duplicates", folder, "--json").stdout)["result"]["groups"]
-    assert group == {"keep": str(folder / "1.png"), "others": others[:2]}
+    result = works("duplicates", folder)
+    assert names(result.stdout, kept, *others, folder, 1, 2) and "broken.png" in result.stderr
+    assert invoke("duplicates", folder, "-0").stdout.split("\0") == [*others, ""]
+    assert result_of("duplicates", folder)["groups"] == [{"keep": kept, "others": others}]
     assert names(refused("duplicates", folder, "--threshold", 0.9), "threshold", "index")
     (tmp_path / "empty").mkdir()
-    assert "there is no image" in refused("duplicates", tmp_path / "empty")
+    assert names(refused("duplicates", tmp_path / "empty"), tmp_path / "empty")
 
 
 def test_the_largest_is_kept_though_it_is_decoded_smaller(folder: Path) -> None:
@@ -66,9 +63,7 @@ def test_the_largest_is_kept_though_it_is_decoded_smaller(folder: Path) -> None:
 
 
 @pytest.mark.medium
-def test_what_cannot_be_used_is_named_five_times_and_then_counted(
-    folder: Path, invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_used_is_named_five_times_and_then_counted(folder: Path, invoke, monkeypatch) -> None:
     for number in range(15):
         (folder / f"z{number:02}.png").write_bytes((folder / "1.png").read_bytes()[: 40 * number])
     told = invoke("duplicates", folder).stderr.splitlines()
@@ -84,23 +79,19 @@ def test_what_cannot_be_used_is_named_five_times_and_then_counted(
 
 
 @pytest.mark.medium
-def test_an_index(tmp_path: Path, invoke) -> None:
+def test_an_index(tmp_path: Path) -> None:
     angles = np.array([0.0, 0.01, 1.0, 2.0, 2.005, 2.01])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)[:, None].astype(np.float32)
     entries = [Entry(Item(f"{number}.jpg", number, 10 + number)) for number in range(6)]
     with IndexWriter(tmp_path / "index", model="m", roots=[Root(0, "/photos", "")]) as writer:
         writer.append(entries, vectors)
-    groups, _ = find_duplicates(tmp_path / "index", 0.9999)
-    names = [[path.name for path in group] for group in groups]
-    assert names == [["5.jpg", "4.jpg", "3.jpg"], ["1.jpg", "0.jpg"]]
-    assert invoke("duplicates", tmp_path / "index").stdout.endswith(
-        "2 groups, 3 more than the images to keep\n"
-    )
-    groups, _ = find_duplicates(tmp_path / "index", float(np.cos(0.006)))  # 3 and 5 are 0.01 apart, both by 4
-    names = [[path.name for path in group] for group in groups]
-    assert names == [["5.jpg", "4.jpg"]]
-    with pytest.raises(DataError, match="is 2"):
-        find_duplicates(tmp_path / "index", 2.0)
+    for threshold, expected in (
+        (0.9999, [["5.jpg", "4.jpg", "3.jpg"], ["1.jpg", "0.jpg"]]),
+        (float(np.cos(0.006)), [["5.jpg", "4.jpg"]]),  # 3 and 5 are 0.01 apart, both by 4
+    ):
+        groups, _ = find_duplicates(tmp_path / "index", threshold)
+        assert [[path.name for path in group] for group in groups] == expected
+    assert names(refusal(DataError, find_duplicates, tmp_path / "index", 2.0), 2.0)
 
 
 @pytest.mark.medium
@@ -113,7 +104,7 @@ def test_names_of_one_file_are_no_copies(folder: Path, invoke) -> None:
     os.link(folder / "2.png", folder / "hard.png")
     result = invoke("duplicates", folder, "-0")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "2" in result.stderr and "listed under another name" in result.stderr
+    assert names(result.stderr, 2)
     shutil.copy(folder / "2.png", folder / "deeper" / "copied.png")
     assert invoke("duplicates", folder, "-0").stdout == f"{folder / 'deeper' / 'copied.png'}\0"
 
@@ -131,14 +122,12 @@ def test_what_is_no_ordinary_file_is_left_out(folder: Path, invoke) -> None:
     lines = [{"file_name": name, "text": "words"} for name in ("1.png", "2.png", "pipe.jpg")]
     (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
     checked = invoke("data", "check", folder, "-q")
-    assert "pipe.jpg" in checked.output and "no ordinary file" in checked.output
+    assert "pipe.jpg" in checked.output
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize(("original", "beside"), [("IMG_1.dng", "IMG_1.jpg"), ("IMG_1.heic", "img_1.JPG")])
-def test_files_of_one_shot_are_no_copies(
-    tmp_path: Path, original: str, beside: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_one_shot_are_no_copies(tmp_path: Path, original: str, beside: str, monkeypatch) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     image = Image.fromarray(noise).resize((320, 240), Image.Resampling.BICUBIC)
     monkeypatch.setattr("openvse.media.names.reads", lambda kind: kind in (RAW, HEIC))
@@ -164,7 +153,7 @@ def test_files_of_one_shot_are_no_copies(
 
 
 @pytest.mark.medium
-def test_a_burst_hides_no_other_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_burst_hides_no_other_pair(monkeypatch) -> None:
     """All frames of a burst are in one group, and few of their pairs are compared by pixels."""
     compared: list[int] = []
     agree = near_duplicates._agree
@@ -210,9 +199,7 @@ PAGES = [
 
 
 @pytest.mark.medium
-def test_files_of_several_pages_are_copies_only_if_all_pages_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_several_pages_are_copies_only_if_all_pages_are(tmp_path: Path, monkeypatch) -> None:
     """An index, whose first pages have one embedding, says the same as a folder."""
     monkeypatch.setattr(near_duplicates, "_MOST_PAGES", 3)
     failures = Failures()

@@ -14,11 +14,12 @@ from tests.naming import names
 
 
 @pytest.mark.medium
-def test_an_index_has_an_engine_and_remembers_it(trained: Path, tmp_path: Path, invoke, refused) -> None:
+def test_an_index_has_an_engine_and_remembers_it(
+    trained: Path, tmp_path: Path, invoke, works, refused
+) -> None:
     model, album, out = trained / "run" / "best", tmp_path / "album", tmp_path / "index"
     shutil.copytree(trained / "album", album, copy_function=shutil.copy2)
-    result = invoke("index", model, album, "--out", out, "--engine", "int8", "--check")
-    assert result.exit_code == 0, result.output
+    result = works("index", model, album, "--out", out, "--engine", "int8", "--check")
     assert result.stdout.splitlines()[1:2] == ["engine int8: 20 items put, 0 removed"]
     asked = ("search", out, "a red sky", "above", album / "03.png", "-k", 4)
     found = invoke(*asked)
@@ -48,5 +49,5 @@ def test_an_engine_that_cannot_be_is_refused_before_anything_is_embedded(
 ) -> None:
     words = ("index", trained / "run" / "best", trained / "album", "--out", tmp_path / "index")
     assert names(refused(*words, "--engine", "pgvector"), "pgvector", "URL")
-    assert "cannot be used" in refused(*words, "--engine", "http://127.0.0.1:1")
+    assert "http://127.0.0.1:1" in refused(*words, "--engine", "http://127.0.0.1:1")
     assert not (tmp_path / "index").exists()

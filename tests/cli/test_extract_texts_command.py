@@ -10,20 +10,20 @@ from encoders.conftest import bert_checkpoint  # noqa: F401 - a fixture
 from openvse.datasets import open_corpus
 from openvse.features.extract import text_id
 from openvse.features.store import FeatureStore
+from tests.naming import names
 from tests.tiny import write_tiny_corpus
 from tests.tiny_questions import write_tiny_questions
 
 
 @pytest.mark.medium
-def test_captions_of_all_splits_are_stored_once(tmp_path: Path, invoke, bert_checkpoint: str) -> None:  # noqa: F811
+def test_captions_of_all_splits_are_stored_once(tmp_path: Path, invoke, works, bert_checkpoint: str) -> None:  # noqa: F811
     data, store = write_tiny_corpus(tmp_path) / "tiny.csv", tmp_path / "texts"
     words = ("extract", "transformers_text", data, store, f"model={bert_checkpoint}")
-    done = invoke(*words)
-    assert done.exit_code == 0, done.output
+    done = works(*words)
     captions = set(open_corpus(data, require_images=False).captions)
-    assert f"{store}: {len(captions)} new, 0 were there, " in done.output and "texts/s" in done.output
+    assert names(done.stdout, store, len(captions), 0)
     assert set(FeatureStore(store).ids) == {text_id(caption) for caption in captions}
-    assert f": 0 new, {len(captions)} were there, " in invoke(*words, "--batch-size", "7").output
+    assert names(invoke(*words, "--batch-size", "7").stdout, store, 0, len(captions))
     # What would train with the states, and how, is no part of them.
     assert ": 0 new" in invoke(*words, "size_augmentation=drop", "pooled=mean", "projection=none").output
 
@@ -36,20 +36,12 @@ def test_questions_are_texts_too(tmp_path: Path, invoke, bert_checkpoint: str) -
 
 
 @pytest.mark.medium
-def test_what_has_no_states_and_what_is_missing_is_one_line(tmp_path: Path, invoke) -> None:
+def test_what_has_no_states_and_what_is_missing_is_one_line(tmp_path: Path, refused) -> None:
     data = write_tiny_corpus(tmp_path) / "tiny.csv"
-    for words, message in {
-        (
-            "bigru",
-            "min_count=1",
-        ): "bigru does not have a text model whose states can be stored: extract with transformers_text",
-        ("transformers_text",): "recipe: transformers_text.model: field required",
-        (
-            "transformers_text",
-            "model=package:no_such",
-        ): "transformers_text: no package 'no_such' is installed: run pip",
-    }.items():
-        done = invoke("extract", words[0], data, tmp_path / "texts", *words[1:])
-        assert done.exit_code == 2
-        assert message in done.output and len(done.output.strip().splitlines()) == 1, done.output
+    for part, options, named in (
+        ("bigru", ["min_count=1"], ["bigru", "transformers_text"]),
+        ("transformers_text", [], ["transformers_text.model"]),
+        ("transformers_text", ["model=package:no_such"], ["transformers_text", "'no_such'", "pip"]),
+    ):
+        assert names(refused("extract", part, data, tmp_path / "texts", *options), *named)
     assert not (tmp_path / "texts").exists()

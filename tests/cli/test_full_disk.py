@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from album import digest
-from click.testing import Result
 
 from openvse.errors import DiskError
 from openvse.tasks.load import load
@@ -29,7 +28,7 @@ def copy(source: Path, target: Path) -> Path:
 
 
 @pytest.fixture
-def refused(invoke: Callable[..., Result]) -> Callable[..., str]:
+def refused(invoke) -> Callable[..., str]:
     """Return ``refused("train", ...)``: it must end with code 2, and with one line after its progress."""
 
     def run(*words: object) -> str:
@@ -46,7 +45,7 @@ def refused(invoke: Callable[..., Result]) -> Callable[..., str]:
 def test_a_first_run(recipe: Path, tmp_path: Path, refused) -> None:
     with full_disk(LARGE):
         line = refused("train", recipe, "--out", tmp_path / "run")
-    assert line.startswith(f"{tmp_path / 'run' / 'last.pt'} cannot be written (File too large): make room")
+    assert names(line, tmp_path / "run" / "last.pt", "File too large")
     assert not (tmp_path / "run" / "best").exists() and not list((tmp_path / "run").glob("*.partial"))
 
 
@@ -84,7 +83,7 @@ def test_a_checkpoint_over_another(tmp_path: Path) -> None:
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
-def test_the_log_of_a_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_log_of_a_run(tmp_path: Path, capfd) -> None:
     log = MetricsLog(tmp_path, 0)
     with full_disk(FULL), pytest.raises(DiskError, match=r"metrics.jsonl|tensorboard"):
         for step in range(1000):
@@ -99,9 +98,8 @@ def test_a_contact_sheet(trained: Path, tmp_path: Path, refused) -> None:
     sheet = tmp_path / "hits.html"
     words = ("search", trained / "run" / "best", trained / "index", "red", "--html")
     with full_disk(FULL):
-        line = refused(*words, sheet)
-        assert line.startswith(f"{sheet} cannot be written (File too large)")
-        assert refused(*words, tmp_path / "new" / "hits.html")
+        for path in (sheet, tmp_path / "new" / "hits.html"):
+            assert names(refused(*words, path), path, "File too large")
     assert [*tmp_path.iterdir()] == []
 
 
@@ -118,7 +116,7 @@ def test_extracted_features(album: Path, tmp_path: Path, refused) -> None:
     words = ("extract", "efficientnet_lite0", album, tmp_path / "store", "pretrained=false", "image_size=64")
     with full_disk(FULL):
         line = refused(*words)
-    assert line.startswith(f"{tmp_path / 'store'} cannot be written (File too large)")
+    assert names(line, tmp_path / "store", "File too large")
 
 
 def test_output_that_nobody_takes(invoke, monkeypatch) -> None:
@@ -137,5 +135,5 @@ def test_a_full_device_takes_no_version_and_no_help(option: str) -> None:
     with Path("/dev/full").open("w") as full:
         words = [sys.executable, "-m", "openvse", option]
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 2 and done.stderr.startswith("openvse: error: the disk cannot be written to")
-    assert "Traceback" not in done.stderr
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert names(done.stderr, "openvse: error: ", "No space left on device")

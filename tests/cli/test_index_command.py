@@ -21,7 +21,9 @@ from openvse.errors import IndexFormatError
 from openvse.indexing import Index
 from openvse.indexing.manifest import find_model
 from openvse.model import base
-from tests.naming import names
+from tests.naming import names, refusal
+
+pytestmark = pytest.mark.medium
 
 
 @pytest.fixture
@@ -33,13 +35,11 @@ def place(trained: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def index(place: Path, invoke) -> Path:
-    result = invoke("index", place / "run" / "best", place / "album", "--out", place / "index")
-    assert result.exit_code == 0, result.output
+def index(place: Path, works) -> Path:
+    works("index", place / "run" / "best", place / "album", "--out", place / "index")
     return place / "index"
 
 
-@pytest.mark.medium
 def test_a_search_needs_the_index_alone(place: Path, index: Path, invoke) -> None:
     result = invoke("search", index, "a red sky", "above", "-k", 2)
     assert (result.exit_code, result.stderr) == (0, "")
@@ -56,7 +56,6 @@ def test_a_search_needs_the_index_alone(place: Path, index: Path, invoke) -> Non
     assert (found.stdout, found.stderr) == (result.stdout, "")
 
 
-@pytest.mark.medium
 def test_the_index_alone_finds_images_by_images(place: Path, index: Path, invoke, refused) -> None:
     best, photo = place / "run" / "best", place / "album" / "03.png"
     for words in ([photo], ["--like", photo], ["a red sky", photo, "--json"]):
@@ -65,13 +64,10 @@ def test_the_index_alone_finds_images_by_images(place: Path, index: Path, invoke
         assert result.stdout == invoke("search", best, index, *words, "-k", 2).stdout
     words = ("search", index, "a red sky", "-k", 2, "--rerank", best)
     assert invoke(*words).stdout == invoke("search", best, *words[1:]).stdout != ""
-    assert "--rerank only takes sentences" in refused("search", index, photo, "--rerank", best)
+    assert "--rerank" in refused("search", index, photo, "--rerank", best)
 
 
-@pytest.mark.medium
-def test_a_command_reads_what_it_needs_once(
-    place: Path, index: Path, invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_reads_what_it_needs_once(place: Path, index: Path, invoke, monkeypatch) -> None:
     """All weights are hashed once; the manifest is read once before the lock is taken and once behind it."""
     done: Counter[str] = Counter()
 
@@ -102,14 +98,12 @@ def test_a_command_reads_what_it_needs_once(
     assert done["database"] <= 2, "once for the items, and once for the titles of the hits"
 
 
-@pytest.mark.medium
 def test_no_index_is_named(place: Path, index: Path, refused) -> None:
     assert names(refused("search", "gone"), "gone", "openvse index")
     long = "a red sky " * 40
     assert names(refused("search", "gone", long), "gone", long.strip(), "openvse index")
 
 
-@pytest.mark.medium
 def test_a_check_looks_at_checksums_and_numbers(
     place: Path, index: Path, refused, invoke, monkeypatch
 ) -> None:
@@ -121,14 +115,11 @@ def test_a_check_looks_at_checksums_and_numbers(
     stored = np.load(vectors, mmap_mode="r+")
     stored[3] = np.nan
     stored.flush()
-    with pytest.raises(IndexFormatError, match=r"1.*03\.png"):
-        Index.open(index, check=True)
+    assert names(refusal(IndexFormatError, Index.open, index, check=True), 1, "03.png")
     first, rewritten = invoke(*words).stdout.splitlines()
-    assert first == f"{index}: 20 images (1 new, 19 unchanged, 1 from stored features, 0 unreadable)"
-    assert rewritten.startswith("1 rows")
+    assert names(first, index, 20, 1, 19, 1, 0) and names(rewritten, 1)
 
 
-@pytest.mark.medium
 def test_what_an_index_took_over_is_in_its_json(place: Path, index: Path, invoke) -> None:
     (place / "album" / "logo.svg").touch()
     write_album(place / "more", 3)
@@ -154,7 +145,6 @@ def test_what_an_index_took_over_is_in_its_json(place: Path, index: Path, invoke
     assert (document["result"]["unchanged"], document["result"]["stored"]) == (0, 20)
 
 
-@pytest.mark.medium
 def test_index_and_model_move_together(place: Path, index: Path, invoke) -> None:
     before = invoke("search", index, "a red sky", "-k", 2)
     moved = place.rename(place.with_name("moved"))
@@ -168,16 +158,13 @@ def test_index_and_model_move_together(place: Path, index: Path, invoke) -> None
     assert invoke("search", moved / "index", "a red sky").stderr == ""
 
 
-@pytest.mark.medium
-def test_the_index_alone_moves(place: Path, index: Path, invoke) -> None:
+def test_the_index_alone_moves(place: Path, index: Path, works) -> None:
     (place / "deeper").mkdir()
     moved = index.rename(place / "deeper" / "index")
-    result = invoke("search", moved, "a red sky")
-    assert result.exit_code == 0
+    result = works("search", moved, "a red sky")
     assert names(result.stderr, moved, place / "run" / "best")
 
 
-@pytest.mark.medium
 def test_the_model_is_gone_or_another_one(place: Path, index: Path, refused, invoke) -> None:
     best = place / "run" / "best"
     away = best.rename(place / "away")
@@ -188,10 +175,9 @@ def test_the_model_is_gone_or_another_one(place: Path, index: Path, refused, inv
     config = json.loads((best / "config.json").read_text())
     config["model"]["text"]["encoder"]["max_words"] = 50
     (best / "config.json").write_text(json.dumps(config))
-    assert "was made by model" in refused("search", index, "a red sky")
+    assert names(refused("search", index, "a red sky"), index)
 
 
-@pytest.mark.medium
 def test_an_index_that_does_not_know_its_model(index: Path, refused, invoke) -> None:
     manifest = index / "index.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"model_place": None}))
@@ -199,43 +185,37 @@ def test_an_index_that_does_not_know_its_model(index: Path, refused, invoke) -> 
     assert len(Index.open(index, check=True)) == 20
 
 
-@pytest.mark.medium
 @pytest.mark.parametrize("words", [["index"], ["run/best", "index"]])
 def test_no_query(place: Path, index: Path, refused, words: list[str]) -> None:
-    assert "there is no query" in refused("search", *(place / word for word in words))
+    assert "--like" in refused("search", *(place / word for word in words))
 
 
-@pytest.mark.medium
 def test_the_model_folder_says_nothing_of_the_index(place: Path, index: Path) -> None:
     for path in (place / "run" / "best").rglob("*.json"):
         assert "index" not in json.loads(path.read_text()) and str(place) not in path.read_text()
 
 
-@pytest.mark.medium
 def test_another_folder_asks_for_overwrite(place: Path, index: Path, refused, invoke) -> None:
     before = digest(index)
     other = write_album(place / "other", 12)
     words = ("index", place / "run" / "best", other, "--out", index)
-    assert refused(*words).endswith("choose another --out, or replace it with --overwrite")
+    assert names(refused(*words), index, "--out", "--overwrite")
     assert digest(index) == before
     result = invoke(*words, "--overwrite")
     assert result.stdout == f"{index}: 12 images (12 new, 0 unreadable)\n"
 
 
-@pytest.mark.medium
 def test_empty_vectors_are_told_and_repaired(place: Path, index: Path, refused, invoke) -> None:
     (vectors,) = index.glob("vectors-*")
     vectors.write_bytes(b"")
-    assert f"index {index} is damaged" in refused("search", index, "a red sky")
+    assert names(refused("search", index, "a red sky"), index)
     result = invoke("index", place / "run" / "best", place / "album", "--out", index)
-    assert result.stdout == f"{index}: 20 images (20 new, 20 from stored features, 0 unreadable)\n"
+    assert names(result.stdout, index, 20, 20, 20, 0)
     assert len(Index.open(index, check=True)) == 20
 
 
 @pytest.mark.slow
-def test_a_stopped_first_index_goes_on(
-    place: Path, tmp_path: Path, invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_first_index_goes_on(place: Path, tmp_path: Path, invoke, monkeypatch) -> None:
     album = write_album(tmp_path / "many", 150)
     out = tmp_path / "index"
     words = ("index", place / "run" / "best", album, "--out", out)
@@ -248,30 +228,24 @@ def test_a_stopped_first_index_goes_on(
     assert process.exitcode == 130 and "interrupted" in told, told
     kept = len(Index.open(out, check=True))
     result = invoke(*words)
-    assert result.stdout.startswith(f"{out}: 150 images ({150 - kept} new, {kept} kept by the stopped run, ")
+    assert names(result.stdout, out, 150, 150 - kept, kept)
     assert len(Index.open(out, check=True)) == 150
 
 
-@pytest.mark.medium
-def test_a_query_bank_is_kept_until_it_is_taken_away(place: Path, index: Path, invoke, refused) -> None:
+def test_a_query_bank_is_kept_until_it_is_taken_away(
+    place: Path, index: Path, invoke, result_of, works, refused
+) -> None:
     words = ("index", place / "run" / "best", place / "album", "--out", index)
-    assert json.loads(invoke(*words, "--json", "-q").stdout)["result"]["query_bank"]["source"] == "model"
+    assert result_of(*words)["query_bank"]["source"] == "model"
     invoke(*words, "--query-bank", "none")
     before = invoke("search", index, "a red sky", "above", "--json", "-q").stdout
     (place / "bank.txt").write_text("a red sky\n\nthe sea below\n")
-    result = invoke(*words, "--query-bank", place / "bank.txt", "--json", "-q")
-    assert result.exit_code == 0, (result.output, result.exception)
-    bank = json.loads(result.stdout)
-    bank = bank["result"]["query_bank"]
+    bank = result_of(*words, "--query-bank", place / "bank.txt")["query_bank"]
     assert (bank["queries"], bank["source"]) == (2, "given")
-    assert "query bank: 2 sentences, " in invoke(*words).stdout
-    assert invoke("search", index, "a red sky", "-k", 3).exit_code == 0
-    album = json.loads(invoke(*words, "--query-bank", place / "album", "--json", "-q").stdout)
-    assert (album["result"]["query_bank"]["queries"], album["result"]["query_bank"]["source"]) == (
-        20,
-        "given",
-    )
-    assert "query bank" not in invoke(*words, "--query-bank", "none").stdout
+    works("search", index, "a red sky", "-k", 3)
+    album = result_of(*words, "--query-bank", place / "album")["query_bank"]
+    assert (album["queries"], album["source"]) == (20, "given")
+    assert result_of(*words, "--query-bank", "none")["query_bank"] is None
     assert invoke("search", index, "a red sky", "above", "--json", "-q").stdout == before
     assert "nowhere" in refused(*words, "--query-bank", "nowhere.txt")
     sentences = ("index", place / "run" / "best", place / "bank.txt", "--out", place / "captions")

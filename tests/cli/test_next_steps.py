@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,20 +18,18 @@ pytestmark = pytest.mark.medium
 
 
 @pytest.fixture(scope="module")
-def visit(tmp_path_factory: pytest.TempPathFactory, invoke: Any) -> tuple[Path, str]:
+def visit(tmp_path_factory, works) -> tuple[Path, str]:
     """Train two runs whose recipes differ in a pooling, and return their place and what the first one said."""
     place = tmp_path_factory.mktemp("next")
     write_recipe(place / "tiny.yaml", write_album(place / "album"))
     (place / "own parts.py").write_text("")
-    first = invoke("train", place / "tiny.yaml", "--out", place / "run", "--plugin", place / "own parts.py")
-    assert first.exit_code == 0, first.output
-    other = invoke("train", place / "tiny.yaml", "image.aggregator=mean", "seed=1", "--out", place / "other")
-    assert other.exit_code == 0, other.output
+    first = works("train", place / "tiny.yaml", "--out", place / "run", "--plugin", place / "own parts.py")
+    works("train", place / "tiny.yaml", "image.aggregator=mean", "seed=1", "--out", place / "other")
     return place, first.stderr
 
 
 def test_the_commands_that_a_run_names_work_as_they_stand(
-    visit: tuple[Path, str], invoke: Any, monkeypatch: pytest.MonkeyPatch
+    visit: tuple[Path, str], invoke, works, monkeypatch
 ) -> None:
     place, said = visit
     monkeypatch.setattr("openvse.cli.commands.search.on_a_terminal", lambda: True)
@@ -47,8 +44,7 @@ def test_the_commands_that_a_run_names_work_as_they_stand(
         told = re.findall("openvse (.*)list recipes", invoke(*around).output)
         assert told and all(shlex.split(each) == plugin for each in told), (around, told)
     for words in commands:
-        done = invoke(*(word if word != "a sentence" else "red sky" for word in words))
-        assert done.exit_code == 0, done.output
+        done = works(*(word if word != "a sentence" else "red sky" for word in words))
     assert (place / "run" / "index" / "index.json").is_file()
     assert "(red" in done.stdout and "words" in done.stderr, "matched words are explained"
     again = invoke("index", place / "run", place / "album", "--out", place / "run" / "index")
@@ -59,20 +55,19 @@ def test_the_commands_that_a_run_names_work_as_they_stand(
     assert invoke(*shlex.split(command)).exit_code == 0, command
 
 
-def test_an_evaluation_begins_with_a_sentence(visit: tuple[Path, str], invoke: Any) -> None:
+def test_an_evaluation_begins_with_a_sentence(visit: tuple[Path, str], invoke) -> None:
     place, _ = visit
     done = invoke("evaluate", place / "run", "--on", place / "album")
     sentence = done.stdout.split("\n\n")[1]
     assert sentence.startswith("Of 4 images") and "100" in sentence and "RSUM" in sentence
 
 
-def test_a_comparison_names_the_keys_in_which_runs_differ(visit: tuple[Path, str], invoke: Any) -> None:
+def test_a_comparison_names_the_keys_in_which_runs_differ(visit: tuple[Path, str], works) -> None:
     place, _ = visit
     (place / "writer.lock").touch()  # as beside the runs of a sweep
     (place / "stores").mkdir()
     listed = [place / each for each in ("other", "run", "stores", "writer.lock")]
-    done = invoke("compare", *reversed(listed), "--on", place / "album")
-    assert done.exit_code == 0, done.output
+    done = works("compare", *reversed(listed), "--on", place / "album")
     (line,) = [each for each in done.stdout.splitlines() if each.startswith("other differs from run in ")]
     assert "image.aggregator" in line and "seed" not in line
 
@@ -100,11 +95,10 @@ def test_a_folder_in_place_of_an_override_is_led_to_its_key(tmp_path: Path) -> N
         load_recipe("folder", str(tmp_path))
 
 
-def test_too_few_images_for_training_is_said_in_a_sentence(visit: tuple[Path, str], invoke: Any) -> None:
+def test_too_few_images_for_training_is_said_in_a_sentence(visit: tuple[Path, str], works) -> None:
     place, _ = visit
     tree = yaml.safe_load((place / "tiny.yaml").read_text())
     tree["training"]["phases"] = [{"epochs": 1}, {"epochs": 1, "least_images": 300}]
     (place / "few.yaml").write_text(yaml.safe_dump(tree))
-    done = invoke("train", place / "few.yaml", "--out", place / "few")
-    assert done.exit_code == 0, done.output
+    done = works("train", place / "few.yaml", "--out", place / "few")
     assert re.search(r"12 images for training.* 1 of 2 .*300", done.stderr), done.stderr

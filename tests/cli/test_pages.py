@@ -93,9 +93,7 @@ MODULES = {"docs/add_a_part.md": "soft_max"}
 
 
 @pytest.fixture
-def enter(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[str], ModuleType]]:
+def enter(trained: Path, tmp_path: Path, monkeypatch) -> Iterator[Callable[[str], ModuleType]]:
     """Return what goes to a folder for the code of a page and returns its module. Registrations are forgotten."""
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setenv("WNSEARCHDIR", str(write_wordnet(tmp_path / "wordnet")))
@@ -123,7 +121,7 @@ def enter(
     sys.modules.pop("shapes", None)
 
 
-def run_page(text: str, module: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def run_page(text: str, module: ModuleType, capsys) -> None:
     """Run the blocks of a page in turn. They print what it shows, and results have the shape that it says."""
     blocks = re.findall(r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) == len(re.findall(r"^ *(?:```|~~~) *py", text, re.MULTILINE))
@@ -144,9 +142,7 @@ def run_page(text: str, module: ModuleType, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=[pytest.mark.slow] * (page in LONG)) for page in TEXTS]
 )
-def test_the_python_of_a_page_runs(
-    page: str, enter: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_python_of_a_page_runs(page: str, enter: Callable[[str], ModuleType], capsys) -> None:
     module = enter(page)
     run_page(TEXTS[page], module, capsys)
     if page == "docs/parts.md":  # whose loop has learned something
@@ -163,7 +159,7 @@ WRONG = (
 
 
 @pytest.mark.parametrize("block", WRONG)
-def test_a_block_that_is_wrong_fails(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_block_that_is_wrong_fails(block: str, capsys) -> None:
     right = "```python\nimport torch\n```\n"
     run_page(right, ModuleType("page"), capsys)
     with pytest.raises((AssertionError, NameError)):

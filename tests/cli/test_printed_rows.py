@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from fnmatch import fnmatch
 from itertools import pairwise
 from pathlib import Path
@@ -25,8 +24,6 @@ from openvse.specs.load import list_recipes
 from openvse.tasks.recipes import load_recipe
 from openvse_papers.analysis.sweep import Sweep, parse_axes
 from tests.tiny_questions import answering_tree, write_tiny_questions
-
-Invoke = Callable[..., Result]
 
 ROOT = Path(__file__).parents[2]
 SEED, COUNT = 54015, 12
@@ -45,16 +42,7 @@ RUNS = {
 QUICKLY = {
     "benchmarks/retrieval_time.py": ("--sizes", "50", "--repeats", "1"),
     "benchmarks/pooling_speed.py": (
-        "mean",
-        "gpo",
-        "--batch",
-        "2",
-        "--elements",
-        "3",
-        "--width",
-        "8",
-        "--repeats",
-        "1",
+        *("mean", "gpo", "--batch", "2", "--elements", "3", "--width", "8", "--repeats", "1"),
     ),
 }
 """What makes a printed script quick; tests/studies has the experiment, which has no such options."""
@@ -75,7 +63,7 @@ def rows() -> list[tuple[str, str, str]]:
 class Stage:
     """Tiny data in the published layouts, and the runs that rows share."""
 
-    def __init__(self, folder: Path, invoke: Invoke) -> None:
+    def __init__(self, folder: Path, invoke) -> None:
         self.folder, self._invoke, self._runs = folder, invoke, {}
         self.coco, self.store = write_coco(folder / "coco"), folder / "regions"
         torch.manual_seed(0)
@@ -214,7 +202,7 @@ def run_command(stage: Stage, paper: str, command: str, out: Path) -> None:
 
 
 @pytest.mark.slow
-def test_twelve_rows_run_as_printed(invoke: Invoke, tmp_path: Path) -> None:
+def test_twelve_rows_run_as_printed(invoke, tmp_path: Path) -> None:
     drawn = random.Random(SEED).sample(rows(), COUNT)
     stage, draw, told = Stage(tmp_path, invoke), random.Random(SEED), []
     for number, (paper, what, cell) in enumerate(drawn):

@@ -45,9 +45,7 @@ def test_another_model_is_refused(model: TwoTower, tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-def test_workers_make_the_index_of_one_process(
-    model: TwoTower, tmp_path: Path, invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_make_the_index_of_one_process(model: TwoTower, tmp_path: Path, works, monkeypatch) -> None:
     work = pickled_work(monkeypatch)
     folder = model.save(tmp_path / "model")
     (tmp_path / "photos").mkdir()
@@ -58,8 +56,7 @@ def test_workers_make_the_index_of_one_process(
     (tmp_path / "photos" / "5 broken.jpg").write_text("no image")
     for name, words in (("alone", ()), ("shared", ("--processes", "2"))):
         asked = (folder, tmp_path / "photos", "--out", tmp_path / name, "--batch-size", 2, *words)
-        done = invoke("index", *asked)
-        assert done.exit_code == 0, done.output
+        done = works("index", *asked)
         assert "9 images (9 new, 1 unreadable)" in done.output
         assert bool(work.taken) == bool(words)
     alone, shared = (Index.open(tmp_path / name) for name in ("alone", "shared"))

@@ -60,13 +60,7 @@ def embedders_of(folder: Path) -> tuple[Embed, Embed]:
     return lambda some: runtime.encode_text(list(some)).vectors, lambda some: of_images(list(some)).vectors
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("clip", "int8"),
-        ("gpo", "sentence_transformers"),
-    ],
-)
+@pytest.mark.parametrize(("name", "kind"), [("clip", "int8"), ("gpo", "sentence_transformers")])
 def test_other_items_change_nothing(name: str, kind: str, tmp_path: Path) -> None:
     """``exporting/test_export.py`` asks the same of the exports that it has made."""
     model = MODELS[name](tmp_path)

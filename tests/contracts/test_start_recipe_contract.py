@@ -29,7 +29,7 @@ pytestmark = pytest.mark.medium
 
 
 @pytest.fixture(scope="module")
-def start_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def start_of(tmp_path_factory) -> Callable[[str], Path]:
     root = tmp_path_factory.mktemp("starts")
 
     def make(family: str) -> Path:

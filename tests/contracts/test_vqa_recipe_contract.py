@@ -12,9 +12,8 @@ from openvse.functional import pad
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe
 from openvse.types import QuestionBatch
-from openvse_papers.vqa.answerer import Answerer
+from openvse_papers.vqa.answerer import Answerer, build_answerer
 from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.build import build_answerer
 from openvse_papers.vqa.training import cross_entropy
 
 ANSWERING = recipes_without_start()["vqa"]

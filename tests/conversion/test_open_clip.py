@@ -1,7 +1,5 @@
 """OpenCLIP's own files: embeddings from its formulas, and its preprocessing by Pillow alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -175,14 +173,10 @@ def test_pixels_are_resized_and_cut_as_torchvision_does(size: tuple[int, int], t
 @pytest.mark.parametrize(
     ("section", "options", "told"),
     [
-        ("vision_cfg", {"timm_model_name": "vit_base_patch16_siglip_224"}, "vision_cfg has timm_model_name"),
-        (
-            "vision_cfg",
-            {"layers": [3, 4, 6, 3]},
-            "vision_cfg.*3.*4.*6.*3",
-        ),
-        ("text_cfg", {"hf_model_name": "roberta-base"}, "text_cfg has hf_model_name 'roberta-base'"),
-        ("vision_cfg", {"image_size": [32, 40]}, "images are not square"),
+        ("vision_cfg", {"timm_model_name": "vit_base_patch16_siglip_224"}, "vision_cfg.*timm_model_name"),
+        ("vision_cfg", {"layers": [3, 4, 6, 3]}, "vision_cfg.*3.*4.*6.*3"),
+        ("text_cfg", {"hf_model_name": "roberta-base"}, "text_cfg.*hf_model_name 'roberta-base'"),
+        ("vision_cfg", {"image_size": [32, 40]}, "image_size.*32.*40"),
     ],
 )
 def test_other_towers_are_refused(section: str, options: Any, told: str, tmp_path: Path) -> None:

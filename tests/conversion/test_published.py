@@ -1,7 +1,5 @@
 """Models by short name: from the hub's cache, converted once and as a whole, or one line that says what is missing."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -120,8 +118,8 @@ def test_weights_larger_than_the_memory_are_not_downloaded(
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        ("RepositoryNotFoundError", "is neither a folder nor a public model of the hub: check the name"),
-        ("GatedRepoError", "can only be downloaded after you accept its terms"),
+        ("RepositoryNotFoundError", "someone/model"),
+        ("GatedRepoError", "someone/model.*'hf auth login'"),
         (None, r"the hub cannot be reached \(no route\)"),
     ],
 )
@@ -147,7 +145,7 @@ def test_another_process_that_converts_is_named(cache: Path, tmp_path: Path) -> 
     folder.mkdir(parents=True)
     with (
         locked(folder, "converted model", ModelError),
-        pytest.raises(ModelError, match="written"),
+        pytest.raises(ModelError, match=f"clip-b32.*{os.getpid()}"),
     ):
         published_folder(NAME)
 

@@ -64,7 +64,7 @@ def test_they_are_positives_of_each_other_in_a_batch(tmp_path: Path) -> None:
     assert batch.positives.int().tolist() == [[1, 1, 0], [1, 0, 0], [0, 0, 1], [1, 0, 0]]
 
 
-def test_the_report_and_the_check_count_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_and_the_check_count_them(tmp_path: Path, monkeypatch) -> None:
     root = write_folder(tmp_path / "mine")
     corpus = open_corpus(root, require_images=False)
     rng = np.random.default_rng(0)

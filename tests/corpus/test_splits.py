@@ -21,32 +21,21 @@ from openvse.corpus.splits import (
 )
 from openvse.errors import DataError
 from openvse.media.listing import Problem
+from tests.naming import names, refusal
 
 SHARES = (0.8, 0.1, 0.1)
 
 
-@pytest.mark.parametrize(
-    ("name", "split"),
-    [
-        ("train", "train"),
-        ("Training", "train"),
-        ("restval", "train"),
-        ("dev", "validation"),
-        ("val", "validation"),
-        (" valid ", "validation"),
-        ("validation", "validation"),
-        ("TEST", "test"),
-    ],
-)
-def test_synonyms(name, split):
-    assert canonical_split(name) == split
-    assert is_split(name)
+def test_synonyms():
+    validation = dict.fromkeys(("dev", "val", " valid ", "validation"), "validation")
+    known = {**dict.fromkeys(("train", "Training", "restval"), "train"), **validation, "TEST": "test"}
+    assert {name: canonical_split(name) for name in known} == known
+    assert all(map(is_split, known))
 
 
 def test_unknown_split_names_the_allowed_ones():
     assert not is_split("images")
-    with pytest.raises(DataError, match="'holdout'"):
-        canonical_split("holdout")
+    assert names(refusal(DataError, canonical_split, "holdout"), "'holdout'")
 
 
 @pytest.mark.medium
@@ -74,11 +63,8 @@ def test_new_items_move_only_those_at_a_cut():
 
 def test_other_shares():
     assert set(hashed_splits(["a", "b", "c"], (0.0, 0.0, 1.0))) == {"test"}
-    assert Counter(hashed_splits(list("abcdefghij"), (0.5, 0.3, 0.2))) == {
-        "train": 5,
-        "validation": 3,
-        "test": 2,
-    }
+    counts = Counter(hashed_splits(list("abcdefghij"), (0.5, 0.3, 0.2)))
+    assert counts == {"train": 5, "validation": 3, "test": 2}
     names = [f"{number}.jpg" for number in range(40)]
     for_test = completed_splits(["test"] * 4 + [""] * 36, names, ())
     assert Counter(for_test) == {"test": 4, "train": 32, "validation": 4}
@@ -126,7 +112,7 @@ def test_a_corpus_reports_leaked_images(tmp_path):
     assert corpus.image_ids == ("b.jpg", "a.jpg")
     assert corpus.splits == ("train", "validation")
     (problem,) = corpus.problems
-    assert problem.startswith("leakage: 1 image(s) are listed in several splits") and "a.jpg" in problem
+    assert names(problem, "leakage: 1 ", "a.jpg")
 
 
 def test_an_image_in_a_split_and_in_none_is_refused(tmp_path):
@@ -135,8 +121,7 @@ def test_an_image_in_a_split_and_in_none_is_refused(tmp_path):
         return build_corpus("pets", records, require_images=False)
 
     assert build("train", "restval").captions == ("train", "restval")
-    with pytest.raises(DataError, match="listed in a split and in none"):
-        build("train", "")
+    assert names(refusal(DataError, build, "train", ""), "'a.jpg'")
 
 
 def test_equal_files_stay_together(tmp_path):

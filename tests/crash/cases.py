@@ -17,11 +17,7 @@ from tests.crash.tries import Case, close, command, printed
 BASE = Path(os.environ.get("OPENVSE_CRASH", "build/crash")).absolute()
 """Where the materials and the states are."""
 
-MODEL, OTHER, ALBUM = (
-    BASE / "materials" / "run" / "best",
-    BASE / "materials" / "other",
-    BASE / "materials" / "album",
-)
+MODEL, OTHER, ALBUM = (BASE / "materials" / name for name in ("run/best", "other", "album"))
 RECIPE, CLIP, QUESTIONS = (BASE / "materials" / name for name in ("tiny.yaml", "clip", "questions"))
 QUERIES = ("red sky above green ground", "a blue field under something yellow", "red")
 NO_TOWERS = {"OPENVSE_TOWERS": "none"}
@@ -362,21 +358,10 @@ def in_folder(name: str, look: Look) -> Look:
 
 
 def _index(name: str, options: Sequence[str] = (), **more: Any) -> Case:
-    look = more.pop("look", in_index)
-    model = more.pop("model", MODEL)
-    prepare = more.pop("prepare", indexed())
-    between = more.pop("between", some_items)
+    words = index_words(*options, model=more.pop("model", MODEL))
+    given = {"look": in_index, "prepare": indexed(), "between": some_items, "env": NO_TOWERS} | more
     option = next((each for each in ("--overwrite", "--query-bank", "--read-text") if each in options), "")
-    return Case(
-        name,
-        f"index {option}".strip(),
-        index_words(*options, model=model),
-        look,
-        prepare,
-        between,
-        env=NO_TOWERS,
-        **more,
-    )
+    return Case(name, f"index {option}".strip(), words, **given)
 
 
 def with_engine(state: Path) -> Any:
@@ -406,6 +391,7 @@ def with_towers(state: Path) -> Any:
 
 
 FEATURES = ("pretrained=false", "image_size=64", "--batch-size", "4")
+ON_ALL = ("--on", ALBUM, "--split", "all")
 OFTEN = ("training.checkpoint_every_s=1e-9", "training.log_every=1")
 
 
@@ -571,24 +557,17 @@ CASES: tuple[Case, ...] = (
     Case(
         "evaluate",
         "evaluate --out",
-        said("evaluate", MODEL, "--on", ALBUM, "--split", "all", "--out", "STATE"),
+        said("evaluate", MODEL, *ON_ALL, "--out", "STATE"),
         settled("report.json"),
     ),
     Case(
         "evaluate calibrated",
         "evaluate --calibrate",
-        said("evaluate", "STATE", "--on", ALBUM, "--split", "all", "--calibrate"),
+        said("evaluate", "STATE", *ON_ALL, "--calibrate"),
         in_model,
         copied(MODEL),
     ),
-    Case(
-        "export first",
-        "export",
-        said("export", MODEL, "STATE"),
-        in_export,
-        between=nothing_yet,
-        most=1,
-    ),
+    Case("export first", "export", said("export", MODEL, "STATE"), in_export, between=nothing_yet, most=1),
     Case(
         "export replaced",
         "export",
@@ -634,9 +613,9 @@ CASES: tuple[Case, ...] = (
     Case(
         "analyze replaced",
         "analyze",
-        said("analyze", "captions", MODEL, "--on", ALBUM, "--split", "all", "--out", "STATE", "--overwrite"),
+        said("analyze", "captions", MODEL, *ON_ALL, "--out", "STATE", "--overwrite"),
         settled("captions.csv"),
-        made_by("analyze", "captions", OTHER, "--on", ALBUM, "--split", "all", "--out", "STATE"),
+        made_by("analyze", "captions", OTHER, *ON_ALL, "--out", "STATE"),
     ),
     Case(
         "search page",
@@ -648,18 +627,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "compare page replaced",
         "compare --html",
-        said(
-            "compare",
-            MODEL,
-            OTHER,
-            "--on",
-            ALBUM,
-            "--split",
-            "all",
-            "--html",
-            "STATE/page.html",
-            "--overwrite",
-        ),
+        said("compare", MODEL, OTHER, *ON_ALL, "--html", "STATE/page.html", "--overwrite"),
         in_files,
         old_page,
     ),

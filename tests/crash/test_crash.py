@@ -17,11 +17,7 @@ from tests.crash.tries import Call, NoCompilerError, built
 from tests.leaf_commands import leaf_commands
 
 ROOT = Path(__file__).parents[2]
-SAMPLE = (
-    "encode npy replaced",
-    "index exact to int8:end,broken",
-    "index int8 update:torn,full",
-)
+SAMPLE = ("encode npy replaced", "index exact to int8:end,broken", "index int8 update:torn,full")
 """Cases of the faults that were found once."""
 
 

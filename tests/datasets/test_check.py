@@ -12,7 +12,7 @@ from openvse.datasets.check import check_data, describe_data
 from openvse.datasets.registry import DataSet
 from openvse.errors import RecipeError
 from tests.facts import FACTS
-from tests.naming import names
+from tests.naming import names, refusal
 from tests.papers.datasets.test_daquar import all_pairs
 
 SMALL = Facts(
@@ -57,6 +57,11 @@ def texts(findings: list[check.Finding], mark: str) -> list[str]:
     return [finding.text for finding in findings if finding.mark == mark]
 
 
+def by_key(found: list[str]) -> dict[str, str]:
+    """Return what findings say, by what they are about."""
+    return dict(text.partition(": ")[::2] for text in found)
+
+
 @pytest.mark.parametrize("name", list(FACTS))
 def test_an_empty_folder(name, tmp_path):
     findings = check_data(f"{name}:{tmp_path}")
@@ -96,36 +101,26 @@ def test_a_complete_copy(tmp_path, small):
     with (root / "captions.txt").open("a") as file:
         file.write("\n2258277193_586949ec62.jpg.1#0\tthe owners' own slip\n")
     findings = check_data(f"flickr8k:{root}")
-    assert texts(findings, "ok")[3:] == [
-        "images: 9",
-        "captions: 45",
-        "train: 6",
-        "validation: 1",
-        "test: 1",
-        "captions of each of the images: 5",
-        "identifiers of test: 7.jpg to 7.jpg",
-        "leakage: no two splits share a file",
-    ]
+    told = by_key(texts(findings, "ok"))
+    counts = {"images": "9", "captions": "45", "train": "6", "validation": "1", "test": "1"}
+    assert told.items() >= counts.items() and "leakage" in told
+    assert told["identifiers of test"] == "7.jpg to 7.jpg"
     (slip,) = texts(findings, "note")
-    assert slip.startswith("skipped 1 captioned image(s) without a file")
+    assert names(slip, 1)
 
 
 def test_the_nearest_form_is_what_is_expected(tmp_path, small):
     root = write_flickr(tmp_path, (6, 1, 1), captions=4)
     (root / "images" / "0.jpg").unlink()
     findings = check_data(f"flickr8k:{root}")
-    assert texts(findings, "WRONG") == [
-        "images: 7, expected 8 (the JSON)",
-        "captions: 28, expected 40 (the JSON)",
-        "train: 5, expected 6 (the JSON)",
-        "captions of each of the images: 5 expected, 7 have another number",
-        "identifiers of train: 1.jpg to 5.jpg, expected 0.jpg to 5.jpg",
-        "identifiers: 1.jpg to 7.jpg, expected 0.jpg to 7.jpg",
-        "skipped 1 captioned image(s) without a file",
-    ]
-    assert findings[-1].text == "terms: for tests only"
-    cases = {finding.text: finding.cases for finding in findings}
-    assert cases["skipped 1 captioned image(s) without a file"] == (str(root / "images" / "0.jpg"),)
+    told = by_key(texts(findings, "WRONG"))
+    for key, found in {"images": (7, 8), "captions": (28, 40), "train": (5, 6)}.items():
+        assert names(told[key], *found, "the JSON")
+    assert names(told["captions of each of the images"], 5, 7)
+    assert names(told["identifiers of train"], "1.jpg to 5.jpg", "0.jpg to 5.jpg")
+    assert names(told["identifiers"], "1.jpg to 7.jpg", "0.jpg to 7.jpg")
+    assert len(told) == 7 and "for tests only" in findings[-1].text
+    assert (str(root / "images" / "0.jpg"),) in [each.cases for each in findings]
 
 
 def test_the_rest_is_checked_where_the_pictures_are_missing(tmp_path, small):
@@ -193,9 +188,7 @@ def test_equal_pictures_in_two_splits_are_told(tmp_path, small):
     (root / "images" / "7.jpg").write_text("the picture 2.jpg")
     (root / "images" / "3.jpg").write_text("the picture 1.jpg")  # twice in training is no leakage
     (wrong,) = [finding for finding in check_data(f"flickr8k:{root}") if not finding.ok]
-    assert wrong.text.startswith(
-        "leakage: 1 pair(s) of images in two splits are the same: delete"
-    ) and wrong.cases == ("2.jpg (train) = 7.jpg (test)",)
+    assert names(wrong.text, "leakage: 1 ") and wrong.cases == ("2.jpg (train) = 7.jpg (test)",)
     assert texts(check_data(f"flickr8k:{root}", quick=True), "WRONG") == []
 
 
@@ -223,8 +216,7 @@ def test_data_of_ones_own_are_opened_and_counted(tmp_path):
 
 
 def test_unknown_name(tmp_path):
-    with pytest.raises(RecipeError, match="'flickr9k'.*'flickr8k'"):
-        check_data(f"flickr9k:{tmp_path}")
+    assert names(refusal(RecipeError, check_data, f"flickr9k:{tmp_path}"), "'flickr9k'", "'flickr8k'")
 
 
 def test_a_question_set_is_counted_in_questions(tmp_path, monkeypatch):

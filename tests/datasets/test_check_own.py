@@ -34,13 +34,8 @@ def write(root, *, splits=("train", "validation", "test"), count: int = 6):
     lines = []
     for number in range(count):
         scene(number).save(root / f"{number}.png")
-        lines.append(
-            {
-                "file_name": f"{number}.png",
-                "text": f"scene number {number}",
-                "split": splits[number % len(splits)],
-            }
-        )
+        line = {"file_name": f"{number}.png", "text": f"scene number {number}"}
+        lines.append({**line, "split": splits[number % len(splits)]})
     (root / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
     return root
 
@@ -118,7 +113,7 @@ def test_a_caption_without_its_image_is_a_fault(tmp_path):
 
 def test_data_that_do_not_open_are_one_fault(tmp_path):
     (finding,) = check_data(tmp_path)
-    assert finding.mark == "WRONG" and "no image" in finding.text
+    assert finding.mark == "WRONG" and str(tmp_path) in finding.text
 
 
 def test_images_in_an_archive(tmp_path):
@@ -143,21 +138,6 @@ def test_progress(tmp_path):
     seen.clear()
     check_data(folder, quick=True, progress=lambda *told: seen.append(told))
     assert seen[0] == ("comparing sizes of files", 6, 6)
-
-
-@pytest.mark.parametrize("change", ["size", "jpeg", "brightness"])
-def test_small_changes_stay_near(change):
-    image = scene(3)
-    match change:
-        case "size":
-            other = image.resize((97, 71))
-        case "jpeg":
-            file = io.BytesIO()
-            image.save(file, "JPEG", quality=40)
-            other = Image.open(file)
-        case _:
-            other = image.point(lambda value: min(255, round(value * 1.03)))
-    assert list(near_pairs([look_of(image), look_of(other)])) == [(0, 1)]
 
 
 def test_other_images_are_not_near_and_blocks_find_all(monkeypatch):
@@ -189,20 +169,24 @@ def test_different_drawings_on_white_pages_are_not_near():
 
 
 @pytest.mark.parametrize("show", [scene, drawing])
-@pytest.mark.parametrize("change", ["jpeg", "webp", "half", "cut", "darker", "colours"])
+@pytest.mark.parametrize("change", ["jpeg", "webp", "half", "size", "cut", "darker", "brighter", "colours"])
 def test_changed_copies_are_near(show, change):
     image, file = show(5), io.BytesIO()
     width, height = image.size
     match change:
         case "jpeg" | "webp":
-            image.save(file, change.upper(), quality=50)
+            image.save(file, change.upper(), quality=40)
             other = Image.open(file).convert("RGB")
         case "half":
             other = image.resize((width // 2, height // 2), Image.Resampling.LANCZOS)
+        case "size":
+            other = image.resize((3 * width // 5, 3 * height // 5 + 1))
         case "cut":
             other = image.crop((2, 2, width - 2, height - 2))
         case "darker":
             other = image.point(lambda value: round(value * 0.95))
+        case "brighter":
+            other = image.point(lambda value: min(255, round(value * 1.03)))
         case _:
             other = image.quantize(64).convert("RGB")
     assert list(near_pairs([look_of(image), look_of(other)])) == [(0, 1)]

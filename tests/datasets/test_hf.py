@@ -13,6 +13,7 @@ from PIL import ImageColor
 from openvse.datasets import hf, open_corpus, parquet
 from openvse.errors import BadImageError, DataError
 from openvse.media.images import read_image
+from tests.naming import names, refusal
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -64,13 +65,9 @@ def test_parquet_in_the_hub_s_layout(tmp_path, source, readme):
 
 def test_images_without_names_are_numbered(tmp_path):
     corpus = open_corpus(hub_folder(tmp_path / "colours", paths=False))
-    assert set(corpus.image_ids) == {
-        "data/train-00000-of-00002/000000",
-        "data/train-00000-of-00002/000001",
-        "data/train-00001-of-00002/000000",
-        "data/test-00000-of-00001/000000",
-        "data/test-00000-of-00001/000001",
-    }
+    places = {"train-00000-of-00002": 2, "train-00001-of-00002": 1, "test-00000-of-00001": 2}
+    numbered = {f"data/{file}/{row:06d}" for file, count in places.items() for row in range(count)}
+    assert set(corpus.image_ids) == numbered
 
 
 def test_lists_of_captions_and_plain_bytes(tmp_path):
@@ -106,18 +103,20 @@ def test_what_save_to_disk_writes(tmp_path):
     assert read_image(corpus.image_paths[1]).getpixel((1, 1)) == ImageColor.getrgb("green")
 
 
-def test_several_configurations_have_to_be_named(tmp_path):
-    root = tmp_path / "set"
+def two_configurations(root, columns=("image", "caption", "label")):
     for name, number in (("de", 0), ("en", 1)):
         (root / name).mkdir(parents=True)
-        pq.write_table(table([number]), root / name / "all.parquet")
+        pq.write_table(table([number]).rename_columns([*columns]), root / name / "all.parquet")
     entries = "".join(f"- config_name: {name}\n  data_files: {name}/*.parquet\n" for name in ("de", "en"))
     (root / "README.md").write_text(f"---\nconfigs:\n{entries}---\n")
-    with pytest.raises(DataError, match="NAME"):
-        open_corpus(root)
+    return root
+
+
+def test_several_configurations_have_to_be_named(tmp_path):
+    root = two_configurations(tmp_path / "set")
+    assert names(refusal(DataError, open_corpus, root), "de, en")
     assert open_corpus(f"hf:{root}#en").image_ids == ("1.png",)
-    with pytest.raises(DataError, match="'fr'"):
-        open_corpus(f"hf:{root}#fr")
+    assert names(refusal(DataError, open_corpus, f"hf:{root}#fr"), "'fr'")
 
 
 def test_a_configuration_stays_in_its_folder(tmp_path):
@@ -125,8 +124,7 @@ def test_a_configuration_stays_in_its_folder(tmp_path):
     (root / "README.md").write_text(
         "---\nconfigs:\n- config_name: default\n  data_files: ../other/*.parquet\n---\n"
     )
-    with pytest.raises(DataError, match=r"'\.\./other/\*\.parquet'"):
-        open_corpus(root)
+    assert names(refusal(DataError, open_corpus, root), "'../other/*.parquet'")
 
 
 def test_a_name_is_downloaded(tmp_path, monkeypatch):
@@ -149,8 +147,7 @@ def test_a_name_is_downloaded(tmp_path, monkeypatch):
     (snapshot / "b.png").symlink_to(tmp_path / "secret.png")
     (tmp_path / "secret.png").write_bytes(drawn(1))
     (snapshot / "metadata.csv").write_text("file_name,text\na.png,red\nb.png,green\n")
-    with pytest.raises(DataError, match="'b.png'"):
-        open_corpus("hf:owner/colours@v2", allow_outside=True)
+    assert names(refusal(DataError, open_corpus, "hf:owner/colours@v2", allow_outside=True), "'b.png'")
 
 
 def test_a_name_that_the_hub_does_not_give(tmp_path, monkeypatch):
@@ -158,39 +155,32 @@ def test_a_name_that_the_hub_does_not_give(tmp_path, monkeypatch):
         raise OSError("no\nconnection")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
-    with pytest.raises(DataError, match="owner/gone.*OSError"):
-        open_corpus("hf:owner/gone")
-    with pytest.raises(DataError, match="not"):
-        open_corpus(f"hf:{tmp_path / 'gone'}")
+    assert names(refusal(DataError, open_corpus, "hf:owner/gone"), "owner/gone", "OSError")
+    assert names(refusal(DataError, open_corpus, f"hf:{tmp_path / 'gone'}"), tmp_path / "gone")
 
 
 def test_damaged_tables(tmp_path):
     root = hub_folder(tmp_path / "colours", readme=False)
     shard = root / "data" / "test-00000-of-00001.parquet"
     shard.write_bytes(shard.read_bytes()[:-40])
-    with pytest.raises(DataError, match=r"test-00000-of-00001\.parquet"):
-        open_corpus(root)
+    assert names(refusal(DataError, open_corpus, root), "test-00000-of-00001.parquet")
 
 
 def test_an_empty_cell_is_a_bad_image(tmp_path):
     images = pa.array([{"bytes": drawn(0), "path": "0.png"}, {"bytes": None, "path": "1.png"}], IMAGE)
     pq.write_table(pa.table({"image": images, "text": ["red", "gone"]}), tmp_path / "x.parquet")
-    with pytest.raises(BadImageError, match=r"x\.parquet.*1\.png"):
-        read_image(open_corpus(tmp_path).image_paths[1])
+    _, image = open_corpus(tmp_path).image_paths
+    assert names(refusal(BadImageError, read_image, image), "x.parquet", "1.png")
 
 
 def test_large_row_groups_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "_LARGE_PART", 100)
-    problems = open_corpus(hub_folder(tmp_path / "colours")).problems
-    assert (
-        len(problems) == 1 and "row groups of up to" in problems[0] and "some hundred images" in problems[0]
-    )
+    assert len(open_corpus(hub_folder(tmp_path / "colours")).problems) == 1
 
 
 def test_a_head_that_is_not_yaml(tmp_path):
     (tmp_path / "README.md").write_text("---\na: [\n---\n")
-    with pytest.raises(DataError, match=r"README\.md.*YAML"):
-        hf.read_configs(tmp_path / "README.md")
+    assert names(refusal(DataError, hf.read_configs, tmp_path / "README.md"), "README.md", "YAML")
 
 
 def rows_of(root, **files):
@@ -226,16 +216,10 @@ def test_an_image_of_two_splits_is_leakage(tmp_path):
 
 
 def test_columns_of_a_data_set_of_the_hub_are_named(tmp_path):
-    root = tmp_path / "set"
-    for name, number in (("de", 0), ("en", 1)):
-        (root / name).mkdir(parents=True)
-        made = table([number]).rename_columns(["photo", "alt", "key"])
-        pq.write_table(made, root / name / "all.parquet")
-    entries = "".join(f"- config_name: {name}\n  data_files: {name}/*.parquet\n" for name in ("de", "en"))
-    (root / "README.md").write_text(f"---\nconfigs:\n{entries}---\n")
+    root = two_configurations(tmp_path / "set", ("photo", "alt", "key"))
     corpus = open_corpus(f"hf:{root}#en,image=photo,caption=alt,id=key")
     assert (corpus.image_ids, corpus.captions) == (("1",), ("colour 1",))
     corpus = open_corpus(f"{root / 'de'}#image=photo,caption=alt")
     assert (corpus.image_ids, corpus.captions) == (("0.png",), ("colour 0",))
-    with pytest.raises(DataError, match="'image'.*photo, alt, key"):
-        open_corpus(f"hf:{root}#en,image=image,caption=alt")
+    refused = refusal(DataError, open_corpus, f"hf:{root}#en,image=image,caption=alt")
+    assert names(refused, "'image'", "photo, alt, key")

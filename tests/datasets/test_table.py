@@ -17,6 +17,7 @@ from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, MAX_CAPTION_BYTE
 from openvse.datasets.table import open_table, read_table
 from openvse.errors import DataError
 from tests.failures import Failures
+from tests.naming import names, refusal
 
 
 def write(folder, suffix: str, rows: list[dict], name: str = "pets"):
@@ -85,21 +86,18 @@ def test_columns_that_are_named(pets, suffix):
         assert corpus.captions == ("pet a", "a runs", "pet b", "b runs")
         assert corpus.image_paths == (pets / "a.png", pets / "b.png")
         for wrong in ("image=pix,caption=Alt", "image=pic,caption=Ald", "image=pic,caption=Alt,id=pics"):
-            with pytest.raises(
-                DataError, match=rf"pets{suffix}.*no column.*found: pic, caption.*did you mean"
-            ):
-                open_corpus(f"{source}#{wrong}")
+            assert names(
+                refusal(DataError, open_corpus, f"{source}#{wrong}"), f"pets{suffix}", "pic, caption"
+            )
     assert open_corpus(f"{path}#image=pic").captions == ("no",)  # the caption has its usual name
 
 
 def test_columns_that_cannot_be_named(pets):
     write(pets, ".csv", [{"image": "a.png", "text": "x"}])
     for words in ("imag=x", "image=", "image=x,image=y", "image=x,y"):
-        with pytest.raises(DataError, match="image=COLUMN"):
-            open_corpus(f"{pets}#{words}")
+        assert names(refusal(DataError, open_corpus, f"{pets}#{words}"), "image=COLUMN")
     for name in ("sidecars", "flickr8k"):
-        with pytest.raises(DataError, match=f"{name} has no columns"):
-            open_corpus(f"{name}:{pets}#image=image")
+        assert names(refusal(DataError, open_corpus, f"{name}:{pets}#image=image"), name)
     odd = pets / "a#image=b"
     odd.mkdir()
     (odd / "a.png").write_bytes(drawn(0))
@@ -119,11 +117,9 @@ def test_folders_are_splits_where_images_have_identifiers(tmp_path):
 def test_an_identifier_of_two_images_or_none_is_refused(pets):
     rows = [{"image": f"{n}.png", "text": n, "id": "1"} for n in "ab"]
     for suffix in (".csv", ".jsonl", ".parquet"):
-        with pytest.raises(DataError, match="'1'"):
-            open_corpus(f"{write(pets, suffix, rows)}#id=id")
+        assert names(refusal(DataError, open_corpus, f"{write(pets, suffix, rows)}#id=id"), "'1'")
         empty = write(pets, suffix, [*rows, {**rows[0], "id": ""}])
-        with pytest.raises(DataError, match="'id'.*identifier"):
-            open_corpus(f"{empty}#id=id")
+        assert names(refusal(DataError, open_corpus, f"{empty}#id=id"), "'id'")
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
@@ -138,20 +134,11 @@ def test_the_sentences_of_karpathy_in_rows(pets, suffix):
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_several_captions_in_a_list(pets, suffix):
+def test_several_captions_in_a_list_or_in_several_rows(pets, suffix):
     write(pets, suffix, [{"image": "a.png", "captions": ["a dog", "it runs"]}])
     assert open_corpus(pets).captions == ("a dog", "it runs")
-
-
-def test_one_caption_as_a_string(pets):
-    (pets / "metadata.jsonl").write_text('{"file_name": "a.png", "captions": "one string"}')
-    assert open_corpus(pets).captions == ("one string",)
-
-
-def test_rows_of_one_image_are_joined_in_parquet(pets):
-    rows = [{"image": f"{n}.png", "caption": text} for n, text in (("a", "x"), ("b", "y"), ("a", "z"))]
-    corpus = open_corpus(write(pets, ".parquet", rows))
-    assert corpus.captions == ("x", "z", "y")
+    rows = [{"image": f"{n}.png", "caption": text} for n, text in ("ax", "by", "az")]
+    assert open_corpus(write(pets, suffix, rows)).captions == ("x", "z", "y")
 
 
 def test_tables_named_after_splits(pets):
@@ -164,8 +151,7 @@ def test_tables_named_after_splits(pets):
 def test_several_tables_of_other_names_are_refused(pets):
     write(pets, ".csv", [{"image": "a.png", "text": "x"}], "one")
     write(pets, ".csv", [{"image": "b.png", "text": "y"}], "two")
-    with pytest.raises(DataError, match=r"2 files.*one\.csv.*two\.csv"):
-        open_corpus(pets)
+    assert names(refusal(DataError, open_corpus, pets), "2 files", "one.csv", "two.csv")
 
 
 def test_a_table_of_something_else_does_not_count(pets):
@@ -175,32 +161,21 @@ def test_a_table_of_something_else_does_not_count(pets):
 
 
 def test_types_that_are_refused_name_file_row_and_key(pets):
-    path = write(
-        pets,
-        ".parquet",
-        [
-            {"image": "a.png", "caption": "x", "split": ""},
-            {"image": "b.png", "caption": "y", "split": "trian"},
-        ],
-    )
-    with pytest.raises(DataError, match=r"pets\.parquet.*1.*'split'.*'trian'"):
-        open_corpus(path)
+    rows = [{"image": f"{n}.png", "caption": "x", "split": s} for n, s in (("a", ""), ("b", "trian"))]
+    path = write(pets, ".parquet", rows)
+    assert names(refusal(DataError, open_corpus, path), "pets.parquet", 1, "'split'", "'trian'")
     path = write(pets, ".parquet", [{"image": "a.png", "caption": 5}])
-    with pytest.raises(DataError, match=r"pets\.parquet.*0.*'caption'.*5"):
-        open_corpus(path)
+    assert names(refusal(DataError, open_corpus, path), "pets.parquet", 0, "'caption'", 5)
     path = write(pets, ".parquet", [{"image": 5, "caption": "x"}])
-    with pytest.raises(DataError, match="'image'"):
-        open_corpus(path)
+    assert names(refusal(DataError, open_corpus, path), "'image'")
     path = write(pets, ".csv", [{"image": "a.png", "caption": "x", "split": "trian"}])
-    with pytest.raises(DataError, match=r"pets\.csv.*2.*'split'.*'trian'"):
-        open_corpus(path)
+    assert names(refusal(DataError, open_corpus, path), "pets.csv", 2, "'split'", "'trian'")
 
 
 def test_pyarrow_is_named_where_it_is_missing(pets, monkeypatch):
     path = write(pets, ".parquet", [{"image": "a.png", "caption": "x"}])
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(Exception, match="pyarrow"):
-        open_corpus(path)
+    assert names(refusal(Exception, open_corpus, path), "pyarrow")
 
 
 def test_metadata_in_parquet_and_folders_that_are_splits(tmp_path):
@@ -211,9 +186,7 @@ def test_metadata_in_parquet_and_folders_that_are_splits(tmp_path):
         rows.append({"file_name": f"{split}/1.png", "text": split})
     write(tmp_path, ".parquet", rows, "metadata")
     corpus = open_corpus(tmp_path)
-    assert dict(zip(corpus.captions, corpus.splits, strict=True)) == {
-        s: s for s in ("train", "validation", "test")
-    }
+    assert corpus.captions == corpus.splits and {*corpus.splits} == {"train", "validation", "test"}
 
 
 def test_an_imagefolder_below_data(tmp_path):
@@ -260,38 +233,28 @@ def test_quotation_marks_delimiters_and_byte_order_marks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "named"),
     [
-        ("", "the file is empty"),
-        ("picture,caption\n", "no column file_name or image or path or .* .found: picture, caption."),
-        ("image,words\n", "no column captions or caption or text or description"),
-        ("image,caption\na.jpg,one,two\n", "line 2: 3 columns where the header has 2: put a cell"),
-        ('image,caption\na.jpg,ok\nb.jpg,"never closed\n', "line 3: unexpected end of data: put a cell"),
-        ("image,caption,split\na.jpg,x,train\na.jpg,y,\n", "image 'a.jpg' is listed in a split and in none"),
+        ("", []),
+        ("image,caption\n", []),
+        ("picture,caption\n", ["file_name", "image", "path", "picture, caption"]),
+        ("image,words\n", ["captions", "caption", "text", "description"]),
+        ("image,caption\na.jpg,one,two\n", ["line 2", 3, 2]),
+        ('image,caption\na.jpg,ok\nb.jpg,"never closed\n', ["line 3"]),
+        ("image,caption,split\na.jpg,x,train\na.jpg,y,\n", ["'a.jpg'"]),
     ],
 )
-def test_malformed_tables_name_the_line(tmp_path, content, message):
+def test_malformed_tables_name_the_line(tmp_path, content, named):
     path = tmp_path / "bad.csv"
     path.write_text(content)
-    with pytest.raises(DataError, match=message) as caught:
-        open_table(path, require_images=False)
-    assert path.stem in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_only_a_header(tmp_path):
-    path = tmp_path / "empty.csv"
-    path.write_text("image,caption\n")
-    with pytest.raises(DataError, match="caption"):
-        open_table(path)
+    assert names(refusal(DataError, open_table, path, require_images=False), "bad", *named)
 
 
 def test_files_that_cannot_be_read(tmp_path):
     latin = tmp_path / "latin.csv"
     latin.write_bytes("image,caption\na.jpg,später".encode("latin-1"))
-    with pytest.raises(DataError, match="22.*UTF.*UTF"):
-        table_lines(latin)
-    with pytest.raises(DataError, match="read"):
-        table_lines(tmp_path / "none.csv")
+    assert names(refusal(DataError, table_lines, latin), 22, "UTF", "UTF")
+    assert names(refusal(DataError, table_lines, tmp_path / "none.csv"), "none.csv")
 
 
 def test_lines_end_at_line_feeds_only(tmp_path):
@@ -318,19 +281,10 @@ def test_columns_of_other_tools(tmp_path, header, row, captions):
         assert open_corpus(place).captions == captions
 
 
-@pytest.mark.parametrize("name", ["captions.csv", "list.jsonl", "pets.parquet"])
-def test_the_error_of_a_folder_names_its_table_and_the_columns(tmp_path, name):
-    (tmp_path / "a.png").write_bytes(drawn(0))
-    row = {"picture": "a.png", "words": "a dog"}
-    if name.endswith("csv"):
-        (tmp_path / name).write_text("picture,words\na.png,a dog\n")
-    elif name.endswith("jsonl"):
-        (tmp_path / name).write_text(json.dumps(row))
-    else:
-        pa = pytest.importorskip("pyarrow")
-        pytest.importorskip("pyarrow.parquet").write_table(pa.Table.from_pylist([row]), tmp_path / name)
-    with pytest.raises(DataError, match=rf"{name}.*file_name.*found: picture, words"):
-        open_corpus(tmp_path)
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_the_error_of_a_folder_names_its_table_and_the_columns(pets, suffix):
+    table = write(pets, suffix, [{"picture": "a.png", "words": "a dog"}])
+    assert names(refusal(DataError, open_corpus, pets), table.name, "file_name", "picture, words")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
@@ -339,8 +293,7 @@ def test_a_long_caption_is_read_and_one_that_is_too_long_is_refused(pets, suffix
     rows = [{"image": "a.png", "caption": long}, {"image": "b.png", "caption": "a cat"}]
     assert open_corpus(write(pets, suffix, rows)).captions == (long.strip(), "a cat")
     rows[0]["caption"] = "x" * (MAX_CAPTION_BYTES + 1)
-    with pytest.raises(DataError, match=rf"pets{suffix}"):
-        open_corpus(write(pets, suffix, rows))
+    assert names(refusal(DataError, open_corpus, write(pets, suffix, rows)), f"pets{suffix}")
 
 
 @pytest.mark.parametrize("kind", ["text", "list"])
@@ -357,8 +310,7 @@ def test_a_small_file_of_huge_cells_takes_no_memory(tmp_path, kind):
     )
     assert path.stat().st_size < 100_000
     tracemalloc.start()
-    with pytest.raises(DataError, match=r"bomb\.parquet.*'caption'"):
-        open_table(path, require_images=False)
+    assert names(refusal(DataError, open_table, path, require_images=False), "bomb.parquet", "'caption'")
     assert tracemalloc.get_traced_memory()[1] < 20_000_000  # of Python's own objects
     assert pa.total_allocated_bytes() < 200_000_000
     tracemalloc.stop()
@@ -368,8 +320,7 @@ def test_a_small_file_of_huge_cells_takes_no_memory(tmp_path, kind):
 def test_json_that_no_data_hold_is_refused_with_its_line(tmp_path, text):
     line = '{"file_name": "a.png", "captions": ' + text + "}"
     (tmp_path / "metadata.jsonl").write_text(f"{line}\n")
-    with pytest.raises(DataError, match=r"metadata\.jsonl, line 1"):
-        open_corpus(tmp_path, require_images=False)
+    assert names(refusal(DataError, open_corpus, tmp_path, require_images=False), "metadata.jsonl, line 1")
 
 
 def test_files_of_captions_that_lead_outside_are_refused(tmp_path):
@@ -381,8 +332,7 @@ def test_files_of_captions_that_lead_outside_are_refused(tmp_path):
         secret.write_text("a secret" if name == "a.txt" else line)
         link = tmp_path / "data" / name
         link.symlink_to(secret)
-        with pytest.raises(DataError, match="outside"):
-            open_corpus(tmp_path / "data", allow_outside=True)
+        assert names(refusal(DataError, open_corpus, tmp_path / "data", allow_outside=True), name)
         link.unlink()
         shutil.copy(secret, link)
         assert len(open_corpus(tmp_path / "data").captions) == 1  # a file of its own is read
@@ -429,9 +379,8 @@ def test_a_cell_that_encodes_a_list_is_this_list(tmp_path):
         source = folder if kind in (".txt", ".jsonl") else folder / f"a{kind}"
         with failures.of(kind, cell):
             if captions is None:
-                with pytest.raises(DataError, match="write") as refused:
-                    open_corpus(source)
-                assert "a." in str(refused.value) or "metadata.jsonl, line 1" in str(refused.value)
+                place = "metadata.jsonl, line 1" if kind == ".jsonl" else "a."
+                assert names(refusal(DataError, open_corpus, source), place)
             else:
                 assert [*open_corpus(source).captions] == captions
     assert not failures, failures
@@ -441,5 +390,4 @@ def test_no_split_of_equal_files_says_why(tmp_path):
     for number in range(6):
         (tmp_path / f"{number}.png").write_bytes(drawn(0))
         (tmp_path / f"{number}.txt").write_text(f"number {number}")
-    with pytest.raises(DataError, match="6 image files are equal"):
-        open_corpus(tmp_path).split("validation")
+    assert names(refusal(DataError, open_corpus(tmp_path).split, "validation"), "'validation'", 6, 0, 6)

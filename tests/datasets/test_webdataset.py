@@ -15,7 +15,7 @@ from PIL import ImageColor
 from openvse.datasets import open_corpus
 from openvse.errors import BadImageError, DataError
 from openvse.media.images import read_image
-from tests.naming import names
+from tests.naming import names, refusal
 
 
 def shard(path, members: dict[str, bytes | str], mode: str = "w"):
@@ -29,10 +29,8 @@ def shard(path, members: dict[str, bytes | str], mode: str = "w"):
 
 
 def test_images_are_read_from_their_places(tmp_path):
-    shard(
-        tmp_path / "train-0.tar",
-        {"a.png": drawn(0), "a.txt": "a dog\nit runs\n", "b.txt": "a cat", "b.jpg": drawn(1, "JPEG")},
-    )
+    inside = {"a.png": drawn(0), "a.txt": "a dog\nit runs\n", "b.txt": "a cat", "b.jpg": drawn(1, "JPEG")}
+    shard(tmp_path / "train-0.tar", inside)
     shard(tmp_path / "val-0.tar", {"x/a.json": json.dumps({"caption": "a bird"}), "x/a.png": drawn(2)})
     corpus = open_corpus(tmp_path)
     assert corpus.image_ids == ("train-0/a.png", "train-0/b.jpg", "val-0/x/a.png")
@@ -54,24 +52,22 @@ def test_text_goes_before_json_and_json_may_state_a_split(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "named"),
     [
-        ('{"caption": 5}', r"s\.tar, member a\.json: 'caption' is the number 5: write a string"),
-        ('{"caption": "x", "split": "trian"}', r"member a\.json: 'split' is the string 'trian'"),
-        ("[1]", r"member a\.json: .*a list"),
-        ("{", r"member a\.json: not JSON"),
+        ('{"caption": 5}', ["'caption'", 5]),
+        ('{"caption": "x", "split": "trian"}', ["'split'", "'trian'"]),
+        ("[1]", []),
+        ("{", []),
     ],
 )
-def test_a_type_that_is_refused_names_shard_member_and_key(tmp_path, content, message):
+def test_a_type_that_is_refused_names_shard_member_and_key(tmp_path, content, named):
     path = shard(tmp_path / "s.tar", {"a.png": drawn(0), "a.json": content})
-    with pytest.raises(DataError, match=message):
-        open_corpus(path)
+    assert names(refusal(DataError, open_corpus, path), "s.tar", "a.json", *named)
 
 
 def test_a_huge_text_is_refused_before_it_is_read(tmp_path):
     path = shard(tmp_path / "s.tar", {"a.png": drawn(0), "a.txt": b"x" * (1 << 20) + b"y"})
-    with pytest.raises(DataError, match=r"a\.txt.*1,048,577 bytes"):
-        open_corpus(path)
+    assert names(refusal(DataError, open_corpus, path), "a.txt", "1,048,577")
 
 
 def test_links_and_hidden_members_are_passed_over(tmp_path):
@@ -86,7 +82,7 @@ def test_links_and_hidden_members_are_passed_over(tmp_path):
 
 def test_what_is_left_out_is_counted(tmp_path):
     path = shard(tmp_path / "s.tar", {"a.png": drawn(0), "a.txt": "x", "b.svg": "<svg/>", "b.txt": "y"})
-    assert open_corpus(path).problems[0].startswith("left out 1 SVG: vector graphics")
+    assert "1 SVG" in open_corpus(path).problems[0]
 
 
 def test_a_truncated_shard_keeps_what_is_whole(tmp_path):
@@ -101,22 +97,18 @@ def test_a_shard_that_shrinks_later_is_a_bad_image(tmp_path):
     path = shard(tmp_path / "s.tar", {"a.png": drawn(0), "a.txt": "x"})
     (image,) = open_corpus(path).image_paths
     path.write_bytes(path.read_bytes()[:520])
-    with pytest.raises(BadImageError, match=r"s\.tar.*a\.png"):
-        read_image(image)
+    assert names(refusal(BadImageError, read_image, image), "s.tar", "a.png")
 
 
 def test_compressed_and_foreign_archives(tmp_path):
     packed = shard(tmp_path / "s.tar.gz", {"a.png": drawn(0), "a.txt": "x"}, "w:gz")
-    with pytest.raises(DataError, match="compressed"):
-        open_corpus(tmp_path)
+    assert names(refusal(DataError, open_corpus, tmp_path), "s.tar.gz")
     packed.rename(tmp_path / "s.tar")
-    with pytest.raises(DataError, match="compressed"):
-        open_corpus(tmp_path)
+    assert names(refusal(DataError, open_corpus, tmp_path), "s.tar")
 
 
 def test_no_shard(tmp_path):
-    with pytest.raises(DataError, match="archive"):
-        open_corpus(f"webdataset:{tmp_path}")
+    assert names(refusal(DataError, open_corpus, f"webdataset:{tmp_path}"), tmp_path)
 
 
 def members(path, *contents: tuple[str, bytes]):
@@ -145,13 +137,8 @@ def items(path) -> dict[str, tuple[int, tuple[str, ...]]]:
 
 def test_a_field_begins_at_the_first_dot(tmp_path):
     """As in webdataset, car.1.png is the field "1.png" of "car", and neither its image nor another item."""
-    path = members(
-        tmp_path / "s.tar",
-        ("car.1.png", drawn(1)),
-        ("car.1.txt", b"one"),
-        ("car.PNG", drawn(0)),
-        ("car.txt", b"zero"),
-    )
+    written = (("car.1.png", drawn(1)), ("car.1.txt", b"one"), ("car.PNG", drawn(0)), ("car.txt", b"zero"))
+    path = members(tmp_path / "s.tar", *written)
     assert items(path) == {"s/car.PNG": (0, ("zero",))}
     (problem,) = open_corpus(path).problems
     assert problem.cases == (f"{path}: car.1.png", f"{path}: car.1.txt")

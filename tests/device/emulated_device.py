@@ -33,14 +33,8 @@ CUDA = torch.device("cuda", 0)
 
 # Their results have a shape, or are numbers, that only the device knows.
 _SHAPED_BY_VALUES = {
-    "_local_scalar_dense",
-    "_unique2",
-    "bincount",
-    "equal",
-    "masked_select",
-    "nonzero",
-    "unique_consecutive",
-    "unique_dim",
+    *("_local_scalar_dense", "_unique2", "bincount", "equal", "masked_select", "nonzero"),
+    *("unique_consecutive", "unique_dim"),
 }
 _INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 _PACKED = {"_pack_padded_sequence", "_pack_padded_sequence_backward", "_pad_packed_sequence"}

@@ -12,27 +12,13 @@ from openvse.tasks.recipes import load_recipe
 from tests.tiny import FEATURE_DIM
 
 OF_METHODS = (
-    "corr_full_ae/tgif_frames",
-    "devise/mrw_frames",
-    "dive/coco_grids_bigru",
-    "esa/coco_regions_bigru",
-    "fs_pool/flickr8k_grids_cpu",
-    "gem_pool/flickr8k_grids_cpu",
-    "gpo_adopt/flickr8k_crops_minilm_cpu",
-    "hgr/clips_cpu",
-    "hgr_infinity/clips_cpu",
-    "k_max_pool/flickr8k_grids",
-    "max_pool/flickr8k_grids",
-    "multi_view_adopt/flickr8k_grids_cpu",
-    "mv_vse/coco_regions_bigru",
-    "order/coco_10crop_gru",
-    "pcmepp/flickr8k_crops_minilm_cpu",
-    "pvse/coco_grids_bigru",
-    "score_attention/flickr8k_grids_cpu",
-    "vse_0/coco_1crop_gru",
-    "vse_2ad/coco_regions_bert",
-    "vse_infinity/coco_regions_bigru",
-    "vse_pp/coco_10crop_gru",
+    *("corr_full_ae/tgif_frames", "devise/mrw_frames", "dive/coco_grids_bigru"),
+    *("esa/coco_regions_bigru", "fs_pool/flickr8k_grids_cpu", "gem_pool/flickr8k_grids_cpu"),
+    *("gpo_adopt/flickr8k_crops_minilm_cpu", "hgr/clips_cpu", "hgr_infinity/clips_cpu"),
+    *("k_max_pool/flickr8k_grids", "max_pool/flickr8k_grids", "multi_view_adopt/flickr8k_grids_cpu"),
+    *("mv_vse/coco_regions_bigru", "order/coco_10crop_gru", "pcmepp/flickr8k_crops_minilm_cpu"),
+    *("pvse/coco_grids_bigru", "score_attention/flickr8k_grids_cpu", "vse_0/coco_1crop_gru"),
+    *("vse_2ad/coco_regions_bert", "vse_infinity/coco_regions_bigru", "vse_pp/coco_10crop_gru"),
 )
 """A recipe of retrieval for every method that trains on stored features."""
 

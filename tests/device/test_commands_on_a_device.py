@@ -47,16 +47,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "extract": ("extract", "efficientnet_lite0", "{album}", "{out}", "pretrained=false", "image_size=64"),
     "index": ("index", "{run}/best", "{album}", "--out", "{out}"),
     "serve": (
-        "serve",
-        "{index}",
-        "--model",
-        "{run}/best",
-        "--rerank",
-        "{run}",
-        "--answer",
-        "{answers}",
-        "--port",
-        "0",
+        *("serve", "{index}", "--model", "{run}/best", "--rerank", "{run}"),
+        *("--answer", "{answers}", "--port", "0"),
     ),
     "search": ("search", "{index}", "a photo", "--model", "{run}/best"),
 }
@@ -91,7 +83,7 @@ def write_places(root: Path) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def places(tmp_path_factory) -> dict[str, Path]:
     with_device = {
         name for name, each in leaf_commands() if any("--device" in option.opts for option in each.params)
     }
@@ -113,9 +105,7 @@ def ask_server(service: Service, opened: socket.socket, on_start: Callable[[], N
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_it_runs(
-    name: str, places: dict[str, Path], tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_runs(name: str, places: dict[str, Path], tmp_path: Path, waits: Waits, monkeypatch) -> None:
     monkeypatch.setattr("openvse.serving.server.run", ask_server)
     words = [word.format(**places, out=tmp_path / "out") for word in COMMANDS[name]]
     result = invoke(*words, "--device", "cuda")

@@ -64,19 +64,10 @@ def test_a_report_is_that_of_the_cpu(waits: Waits, again: bool) -> None:
             places.add(scores.device.type)
             counts.see(rows, columns, scores)
 
-        report = evaluate_sets(
-            images,
-            texts,
-            RELEVANCE,
-            SetMax().to(device),
-            others=[] if again else [Member(images, texts, fused)],
-            reranker=Reranker(Member(images, texts, fused), 5) if again else None,
-            resamples=0,
-            block_size=16,
-            keep=3,
-            see=see,
-            every=not again,
-        )
+        member = Member(images, texts, fused)
+        more = {"reranker": Reranker(member, 5)} if again else {"others": [member], "every": True}
+        more |= {"resamples": 0, "block_size": 16, "keep": 3, "see": see}
+        report = evaluate_sets(images, texts, RELEVANCE, SetMax().to(device), **more)
         reports.append((report.metrics, report.remarks, counts.relevant.tolist(), counts.irrelevant.sum()))
     assert reports[0] == reports[1]
     assert places == {"cpu", "cuda"}

@@ -38,7 +38,7 @@ def build(source: Path, *kinds: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def builds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def builds(tmp_path_factory) -> tuple[Path, Path]:
     """Build two copies of what git tracks, which differ in place, time and permissions of their files."""
     dists = []
     for second in (False, True):
@@ -114,18 +114,8 @@ def test_the_wheel_alone_is_enough(wheel: Path, tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=False, symlinks=True)
     python = environment / "bin" / "python"
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(python),
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-    ]
-    subprocess.run([*pip, str(wheel)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install"]
+    subprocess.run([*pip, "--quiet", "--no-deps", "--no-index", str(wheel)], check=True)
     # What .pth files here add to the path, such as the checkout's src, does not come along.
     (site,) = environment.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")

@@ -10,6 +10,7 @@ from readme_commands import ROOT, Walk, check_install, commands
 from typer.testing import CliRunner
 
 from openvse.cli.app import app
+from tests.naming import names, refusal
 
 
 class WalkHere(Walk):
@@ -32,7 +33,7 @@ class WalkHere(Walk):
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_the_readme(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     WalkHere(tmp_path).take((ROOT / "README.md").read_text())
 
@@ -42,8 +43,7 @@ def test_the_commands_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 )
 def test_a_command_that_is_not_known_fails(tmp_path: Path, line: str) -> None:
     (words,) = commands(line)
-    with pytest.raises(AssertionError, match="not known"):
-        WalkHere(tmp_path).command(words)
+    assert names(refusal(AssertionError, WalkHere(tmp_path).command, words), "not known")
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,7 @@ def test_a_command_that_is_not_known_fails(tmp_path: Path, line: str) -> None:
 )
 def test_an_installation_that_is_not_tested_is_refused(wrong: str) -> None:
     (words,) = commands(wrong)
-    with pytest.raises(AssertionError):
-        check_install(words)
+    refusal(AssertionError, check_install, words)
 
 
 def test_commands_are_read_from_a_block() -> None:

@@ -1,7 +1,5 @@
 """Tiny checkpoints with random weights, saved as ``transformers`` saves real ones."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What every registered encoder promises, whatever it is made of."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from encoders.references import collate
 from openvse.backbones import BACKBONES
 from openvse.encoders import TEXT_ENCODERS
 from openvse.encoders.base import Encoder
@@ -58,12 +57,6 @@ def items(name: str, encoder: Any) -> list[torch.Tensor]:
         return encoder.tokenize(CAPTIONS)
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(size, encoder.feature_dim, generator=generator) for size in (7, 3, 1, 5, 7)]
-
-
-def collate(rows: list[torch.Tensor], padding: float = 0.0) -> Inputs:
-    values = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=padding)
-    lengths = torch.tensor([len(row) for row in rows])
-    return Inputs(values, torch.arange(values.shape[1]) < lengths.unsqueeze(1))
 
 
 # A caption with its graph is longer than its words: tests/encoders/test_role_graph.py has these promises for it.

@@ -1,7 +1,5 @@
 """Backbones that train as the papers train them: frozen first, then slowly, with BatchNorm standing still."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -78,23 +76,6 @@ def test_the_published_phases(photos: Path, vision_checkpoint, bert_checkpoint) 
     assert moved > 10, "it trains in the second"
     words = "text.encoder.backbone.embeddings.word_embeddings.weight"
     assert not torch.equal(frozen[words], load_file(f"{bert_checkpoint}/model.safetensors")[words[22:]])
-
-
-@pytest.mark.medium
-def test_checkpointing_trains_to_the_same_weights(photos: Path, vision_checkpoint) -> None:
-    image = {
-        "name": "transformers_vision",
-        "model": vision_checkpoint("resnet"),
-        "image_size": 64,
-        "fine_tune": True,
-    }
-    text = {"name": "bigru", "word_dim": 5, "min_count": 1}
-    plain = run(tree(photos, image, text, [{"epochs": 2}]), photos / "plain")
-    saving = run(
-        tree(photos, image | {"gradient_checkpointing": True}, text, [{"epochs": 2}]), photos / "saving"
-    )
-    assert plain.keys() == saving.keys()
-    assert all(torch.equal(weight, saving[name]) for name, weight in plain.items())
 
 
 def bert_recipe(folder: Path, checkpoint: str) -> RetrievalRecipe:

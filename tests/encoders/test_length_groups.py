@@ -1,12 +1,10 @@
 """Captions in groups of similar length give the states of the whole batch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn
 
-from openvse.encoders.transformers_text import SMALLEST_GROUP, in_length_groups
+from openvse.encoders.transformers_text import SMALLEST_GROUP, append_last, fill_positions, in_length_groups
 
 
 class Recurrent(nn.Module):
@@ -71,3 +69,31 @@ def test_a_caption_without_a_token_to_read_has_states(batch: tuple[Tensor, Tenso
     values, mask = batch
     mask[5] = False
     assert in_length_groups(Recurrent(), values, mask).isfinite().all()
+
+
+IDS = torch.tensor([[5, 6, 7], [8, 9, 0]])
+MASK = torch.tensor([[True, True, True], [True, True, False]])
+
+
+def test_padding_stands_behind_or_before() -> None:
+    behind, place = fill_positions(IDS, MASK, size=4, padding=1, left=False)
+    assert behind.tolist() == [[5, 6, 7, 1], [8, 9, 1, 1]]
+    assert place[MASK].tolist() == [0, 1, 2, 0, 1]
+    before, place = fill_positions(IDS, MASK, size=4, padding=1, left=True)
+    assert before.tolist() == [[1, 5, 6, 7], [1, 1, 8, 9]]
+    assert place[MASK].tolist() == [1, 2, 3, 2, 3]
+
+
+def test_a_caption_may_fill_all_positions() -> None:
+    for left in (False, True):
+        full, _ = fill_positions(IDS[:1], MASK[:1], size=3, padding=1, left=left)
+        assert full.tolist() == [[5, 6, 7]]
+
+
+def test_the_last_state_follows_the_real_ones() -> None:
+    states = torch.arange(6.0).reshape(2, 3, 1)
+    wider, mask = append_last(states, MASK, torch.tensor([[10.0], [20.0]]))
+    assert [row[real].flatten().tolist() for row, real in zip(wider, mask, strict=True)] == [
+        [0, 1, 2, 10],
+        [3, 4, 20],
+    ]

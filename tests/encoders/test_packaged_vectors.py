@@ -1,7 +1,5 @@
 """Word vectors of an installed package: an array and a table of its words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +38,7 @@ def test_only_the_wanted_words_are_read_and_the_first_of_a_word_counts(package: 
 
 
 def test_another_width_is_named(package: Path) -> None:
-    with pytest.raises(DataError, match="3 numbers.*word_dim.*300.*word_dim.*3"):
+    with pytest.raises(DataError, match="3.*word_dim.*300.*word_dim.*3"):
         read_packaged_vectors("package:vse_words", wanted={"dog"}, dim=300)
 
 
@@ -52,7 +50,7 @@ def refused(message: str) -> None:
 
 def test_what_is_no_such_package_is_named(package: Path) -> None:
     write_words(package, {"index": ["the", "dog"]})
-    refused(r"2 words and an array float32 \[4, 3\]")
+    refused(r"vse_words.*2.*float32 \[4, 3\]")
     write_words(package, {"index": ["a"] * 4, "count": ["1"] * 4})
     refused("vse_words")
     (package / "data" / "index.parquet").write_bytes(b"PAR1 no PAR1")
@@ -67,17 +65,13 @@ def test_no_pickle_is_read(package: Path) -> None:
     np.save(package / "data" / "emb.npy", np.array([[print]], dtype=object), allow_pickle=True)
     refused("vse_words")
     np.save(package / "data" / "emb.npy", np.arange(4))
-    refused(r"4 words and an array int64 \[4\]")
+    refused(r"vse_words.*4.*int64 \[4\]")
 
 
 @pytest.mark.medium
 def test_a_bigru_starts_from_the_real_glove() -> None:
-    encoder = BiGRU(
-        embed_dim=4, captions=["a dog and a cat zzyzzx"], min_count=1, word_dim=50, word_vectors=GLOVE
-    )
-    word = {
-        name: encoder.words.weight[encoder.vocabulary.id_of(name)] for name in ("dog", "cat", "and", "zzyzzx")
-    }
-    assert torch.cosine_similarity(word["dog"], word["cat"], dim=0) > 0.9
-    assert torch.cosine_similarity(word["dog"], word["and"], dim=0) < 0.6
-    assert word["zzyzzx"].abs().max() <= 0.1
+    said = ["dog", "cat", "and", "zzyzzx"]
+    encoder = BiGRU(embed_dim=4, captions=said, min_count=1, word_dim=50, word_vectors=GLOVE)
+    dog, cat, other, unknown = (encoder.words.weight[encoder.vocabulary.id_of(word)] for word in said)
+    assert torch.cosine_similarity(dog, cat, dim=0) > 0.9 and torch.cosine_similarity(dog, other, dim=0) < 0.6
+    assert unknown.abs().max() <= 0.1

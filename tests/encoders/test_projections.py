@@ -84,7 +84,7 @@ def test_linear_drops_a_feature_of_all_positions_alike() -> None:
     assert torch.equal(gone, (dropped == 0).any(dim=1)) and 0.3 < float(gone.float().mean()) < 0.7
     torch.testing.assert_close(dropped, whole * 2 * ~gone.unsqueeze(1))
     assert torch.equal(projection.eval()(local, mask), whole)
-    with pytest.raises(RecipeError, match="dropout is 1"):
+    with pytest.raises(RecipeError, match="dropout.*1"):
         LinearProjection(input_dim=5, embed_dim=4, dropout=1.0)
 
 
@@ -113,11 +113,6 @@ def test_a_projection_runs_under_autocast(name: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         rough = module(local, mask)[mask].float()
     torch.testing.assert_close(rough, exact, rtol=0.1, atol=0.1)
-
-
-def test_unknown_projection_names_the_nearest() -> None:
-    with pytest.raises(RecipeError, match="'linear'"):
-        PROJECTIONS.get("liner")
 
 
 def test_bigru_reads_what_is_left_in_its_order() -> None:

@@ -1,7 +1,5 @@
 """Hidden features that are removed: rows of zeros up to the largest kept set count, as in the released code."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -15,10 +17,9 @@ def full(items: int, size: int) -> torch.Tensor:
     return torch.ones(items, size, dtype=torch.bool)
 
 
-def tokens(mode: str, rate: float = 0.2, protected: tuple[int, ...] = (START, END)) -> TokenAugmentation:
-    return TokenAugmentation(
-        mode, rate=rate, mask_id=HIDDEN, replacements=range(1000, 1010), protected=protected
-    )
+def tokens(mode: str, rate: float = 0.2, **more: Any) -> TokenAugmentation:
+    options = {"mask_id": HIDDEN, "replacements": range(1000, 1010), "protected": (START, END)} | more
+    return TokenAugmentation(mode, rate=rate, **options)
 
 
 @pytest.mark.medium
@@ -85,14 +86,7 @@ WORD = (10, 20, 21)  # a first piece and two that continue it
 
 
 def words(mode: str, rate: float = 0.2) -> TokenAugmentation:
-    return TokenAugmentation(
-        mode,
-        rate=rate,
-        mask_id=HIDDEN,
-        replacements=range(1000, 1010),
-        protected=(START, END),
-        continuing=(20, 21),
-    )
+    return tokens(mode, rate, continuing=(20, 21))
 
 
 def fates(augmentation: TokenAugmentation, items: int, count: int) -> list[list[int]]:
@@ -110,9 +104,8 @@ def test_the_pieces_of_a_word_share_its_fate() -> None:
         for start in range(1, len(left) - 1, 3):
             word = left[start : start + 3]
             kind = "random" if word[0] >= 1000 else "masked" if word[0] == HIDDEN else "whole"
-            assert {"random": min(word) >= 1000, "masked": set(word) == {HIDDEN}, "whole": word == [*WORD]}[
-                kind
-            ]
+            fate = {"random": min(word) >= 1000, "masked": set(word) == {HIDDEN}, "whole": word == [*WORD]}
+            assert fate[kind]
             seen.add(kind)
         seen.add(len(left))
     assert seen == {"random", "masked", "whole", 2, 5, 8}
@@ -133,7 +126,7 @@ def test_lengths_spread_more_where_words_go_as_a_whole(make, spread: float) -> N
 def test_evaluation_changes_nothing() -> None:
     mask, ids = full(3, 9), torch.arange(27).view(3, 9)
     same_ids, same_mask = tokens("bert_style", rate=0.9).eval()(ids, mask)
-    assert same_ids is ids and same_mask is mask
+    assert same_ids is ids and same_mask is mask and tokens("bert_style").state_dict() == {}
 
 
 def test_the_global_seed_decides() -> None:
@@ -143,10 +136,6 @@ def test_the_global_seed_decides() -> None:
         draws.append(tokens("drop")(torch.arange(60).view(2, 30), full(2, 30))[0])
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
-
-
-def test_an_augmentation_has_no_state() -> None:
-    assert tokens("bert_style").state_dict() == {}
 
 
 @pytest.fixture
@@ -161,11 +150,8 @@ def without_type_checks():
     ("make", "message"),
     [
         (lambda: tokens("bert_styl"), "'bert_style'.*none, drop"),
-        (lambda: tokens("drop", rate=-0.1), "augmentation_rate is -0.1"),
-        (
-            lambda: TokenAugmentation("bert_style", mask_id=None, replacements=[5]),
-            "needs a tokenizer with a mask",
-        ),
+        (lambda: tokens("drop", rate=-0.1), "augmentation_rate.*-0.1"),
+        (lambda: TokenAugmentation("bert_style", mask_id=None, replacements=[5]), "'bert_style'.*'drop'"),
     ],
 )
 def test_bad_options_say_what_is_allowed(make, message: str, without_type_checks) -> None:

@@ -1,7 +1,5 @@
 """The towers of CLIP and SigLIP, each on its own, from a whole checkpoint in the hub's format."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from PIL import Image
@@ -142,11 +140,6 @@ def test_the_global_vector_is_the_state_that_was_asked_for(bert_checkpoint) -> N
     means = torch.stack([states[0].mean(dim=0), states[1, :3].mean(dim=0)])
     torch.testing.assert_close(encoder(batch).pooled, layer(means))
     assert not text(bert_checkpoint).gives_pooled and encoder.gives_pooled
-
-
-def test_clip_has_no_mask_token(two_tower_checkpoint) -> None:
-    with pytest.raises(RecipeError, match="'drop'"):
-        text(two_tower_checkpoint("clip"), size_augmentation="bert_style")
 
 
 def test_dropped_words_leave_the_end_of_text(two_tower_checkpoint) -> None:

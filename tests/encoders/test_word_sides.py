@@ -1,13 +1,12 @@
 """Text sides of the earlier systems: words without context, and a GRU that reads forwards only."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from encoders.references import gru_states
 from openvse.aggregators import AGGREGATORS
 from openvse.encoders import BagOfWords, BiGRU
 from openvse.functional import pad
@@ -29,20 +28,6 @@ def test_a_bag_of_fixed_word_vectors(tmp_path: Path) -> None:
     assert encoder.pieces("a cat") == ["a", "<cat>"]
 
 
-def steps(gru: Any, words: torch.Tensor) -> list[torch.Tensor]:
-    """Run the equations of a GRU word by word."""
-    weight, states, bias, state_bias = gru.all_weights[0]
-    hidden, seen = torch.zeros(gru.hidden_size), []
-    for word in words:
-        from_word, from_state = (weight @ word + bias).chunk(3), (states @ hidden + state_bias).chunk(3)
-        reset = (from_word[0] + from_state[0]).sigmoid()
-        update = (from_word[1] + from_state[1]).sigmoid()
-        new = (from_word[2] + reset * from_state[2]).tanh()
-        hidden = (1 - update) * new + update * hidden
-        seen.append(hidden)
-    return seen
-
-
 @pytest.mark.parametrize("output", ["contextual", "words"])
 def test_a_gru_that_reads_forwards(output: Any) -> None:
     torch.manual_seed(0)
@@ -52,7 +37,7 @@ def test_a_gru_that_reads_forwards(output: Any) -> None:
     tokens = encoder.tokenize(CAPTIONS)
     features = encoder(pad(tokens))
     for row, ids in enumerate(tokens):
-        expected = torch.stack(steps(encoder.gru, encoder.words(ids)))
+        expected = gru_states(encoder.gru, encoder.words(ids))
         if output == "words":
             torch.testing.assert_close(features.pooled[row], expected[-1])  # type: ignore[index]
         else:

@@ -21,11 +21,6 @@ def test_only_the_wanted_words_are_read(tmp_path) -> None:
     assert torch.equal(vectors["dog"], torch.tensor([-1, 2.5, 0.3]))
 
 
-def test_a_header_of_word2vec_is_skipped(tmp_path) -> None:
-    vectors = read_word_vectors(write(tmp_path, "4 3\n" + GLOVE), wanted={"the", "4"}, dim=3)
-    assert list(vectors) == ["the"]
-
-
 @pytest.mark.parametrize("header", ["", "5 3\n"], ids=["glove", "fasttext"])
 def test_a_packed_file_is_read_as_it_is(tmp_path, header: str) -> None:
     path = tmp_path / "cc.en.3.vec.gz"
@@ -36,7 +31,7 @@ def test_a_packed_file_is_read_as_it_is(tmp_path, header: str) -> None:
 
 def test_a_header_of_another_width_is_named_at_once(tmp_path) -> None:
     path = write(tmp_path, "5 3\n" + GLOVE)
-    with pytest.raises(DataError, match="3 numbers.*word_dim.*300.*word_dim.*3"):
+    with pytest.raises(DataError, match="3.*word_dim.*300.*word_dim.*3"):
         read_word_vectors(path, wanted=set(), dim=300)
 
 
@@ -70,7 +65,7 @@ def test_a_broken_line_of_another_word_does_not_matter(tmp_path) -> None:
         (GLOVE, "1.*3.*word_dim.*50.*word_dim=3"),
         ("the " + "1 " * 50 + "\ndog 1 2\n", "line 2.*2.*word_dim.*50"),
         ("the " + "1 " * 50 + "\ndog 1 two\n", "line 2"),
-        ("<html>\n", "line 1 has 0 numbers"),
+        ("<html>\n", "line 1.* 0 "),
     ],
 )
 def test_a_wrong_file_is_named_with_its_line(tmp_path, text: str, message: str) -> None:
@@ -83,5 +78,5 @@ def test_files_that_are_missing_or_binary(tmp_path) -> None:
         read_word_vectors(tmp_path / "missing.txt", wanted={"dog"}, dim=3)
     binary = tmp_path / "vectors.bin"
     binary.write_bytes(b"the 1 2 3\n\xff\xfe\x00")
-    with pytest.raises(DataError, match="GloVe"):
+    with pytest.raises(DataError, match=r"vectors\.bin"):
         read_word_vectors(binary, wanted={"dog"}, dim=3)

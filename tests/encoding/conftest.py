@@ -1,7 +1,5 @@
 """A model with random weights, and images to encode."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A process of PostgreSQL that is killed while an index sends it what has changed, so that all connections end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

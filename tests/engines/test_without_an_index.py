@@ -1,7 +1,5 @@
 """Search in what an engine holds, without the index that filled it: as the index itself would be searched."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from openvse.stores.following import plan_engine, update_engine
 from openvse.types import EmbeddingSet
 from openvse_engines.catalogue import read_address
 from openvse_engines.pgvector import PgvectorStore
+from tests.naming import names
 from tests.search.engine_helpers import name_of, unit, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact", "ignore:Payload indexes")
@@ -104,8 +103,8 @@ def test_it_finds_what_the_index_finds(
     )
     assert (nothing.searched, len(every.hits), other.searched) == (0, 10, 0)
     assert re.search("60.*yaer.*year", nothing.warnings[0])
-    assert "so every item fits" in every.warnings[0]
-    assert "the values of big are numbers, which foo" in other.warnings[0]
+    assert names(every.warnings[0], "yaer")
+    assert names(other.warnings[0], "big", "foo")
     with pytest.raises(MissingItemError, match="nothing"):
         engine.search(Query(like="nothing"))
     with pytest.raises(MissingItemError):
@@ -157,7 +156,7 @@ def test_it_says_what_does_not_fit(tmp_path: Path, request: pytest.FixtureReques
     address = filled(folder, "qdrant", request)
     other = Words()
     other.fingerprint = "random-2"
-    with pytest.raises(IndexFormatError, match="filled"):
+    with pytest.raises(IndexFormatError, match="random-1.*random-2"):
         SearchEngine(other, address)
     with pytest.raises(EngineError, match="openvse_0123456789ab"):
         SearchEngine(Words(), f"{LOCAL}/openvse_0123456789ab")
@@ -210,9 +209,9 @@ def test_words_name_engines(word: str, url: str, place: str) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("mysql://me:secret@host/x", "names no engine: give "),
-        ("qdrant://host:port/", "is no URL"),
-        ("qdrant://host/photos", "photos is none of openvse's collections"),
+        ("mysql://me:secret@host/x", "mysql"),
+        ("qdrant://host:port/", "qdrant://"),
+        ("qdrant://host/photos", "photos.*openvse_"),
         ("qdrant://127.0.0.1:1", "http://127.0.0.1:1 "),
     ],
 )

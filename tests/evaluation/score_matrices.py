@@ -1,7 +1,5 @@
 """Score matrices as embeddings that have exactly these scores, and matrices of which the truth is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """Averaged models against the mean of their full similarity matrices."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,7 +138,7 @@ def test_half_precision_members_are_averaged_in_single() -> None:
 def test_a_member_of_other_items_is_refused() -> None:
     one, other = member(0), member(1)
     fewer = replace(other, texts=other.texts[:5])
-    with pytest.raises(DataError, match="12 images.*5 texts"):
+    with pytest.raises(DataError, match="12.*5.*12.*36"):
         evaluate_sets(one.images, one.texts, RELEVANCE, one.similarity, others=[fewer])
 
 
@@ -202,7 +200,7 @@ def test_stores_without_a_common_image_are_refused(folder: Path, corpus: Corpus,
     with FeatureStoreWriter(tmp_path / "other", fingerprint="tiny", dim=12, dtype="float32") as writer:
         writer.add("else.jpg", torch.ones(2, 12))
     stores = [FeatureStore(folder / "features"), FeatureStore(tmp_path / "other")]
-    with pytest.raises(StoreError, match="10 images"):
+    with pytest.raises(StoreError, match="10.*tiny.*000.jpg"):
         embed_ensemble([build(folder, corpus, 8, seed) for seed in (0, 1)], corpus, stores)
 
 
@@ -228,11 +226,11 @@ def test_a_model_that_reads_fewer_images_than_those_before_it(tmp_path: Path, ma
 
 
 def test_nothing_to_average(corpus: Corpus) -> None:
-    with pytest.raises(DataError, match="model"):
+    with pytest.raises(DataError):
         embed_ensemble([], corpus, [])
 
 
-@pytest.mark.parametrize(("side", "named"), [("image", "images hold NaN"), ("text", "captions hold NaN")])
+@pytest.mark.parametrize(("side", "named"), [("image", "images.*NaN"), ("text", "captions.*NaN")])
 def test_an_embedding_that_is_no_number_is_named(tmp_path: Path, side: str, named: str) -> None:
     write_tiny_corpus(tmp_path)
     corpus = open_corpus(tmp_path / "tiny.csv", require_images=False)

@@ -1,7 +1,5 @@
 """Arrays of embeddings give the report that a model with these embeddings gets."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -13,6 +11,7 @@ from openvse.evaluation.evaluator import evaluate_sets
 from openvse.functional import normalize
 from openvse.similarities import CSD, Fused, Order, SetMax
 from openvse.types import EmbeddingSet, Relevance
+from tests.naming import names
 
 
 def vectors(items: int, seed: int, k: int | None = None, noise: float = 1.0) -> np.ndarray:
@@ -76,7 +75,7 @@ def test_options_reach_the_evaluator() -> None:
     assert (
         openvse.evaluate(images, texts, similarity=Order()).metrics != openvse.evaluate(images, texts).metrics
     )
-    with pytest.raises(DataError, match="embeddings"):
+    with pytest.raises(DataError, match="Fused"):
         openvse.evaluate(images, texts, similarity=Fused(embed_dim=8))
 
 
@@ -101,30 +100,20 @@ def broken() -> np.ndarray:
 @pytest.mark.parametrize(
     ("images", "texts", "relevance", "message"),
     [
-        (
-            vectors(4, 0),
-            vectors(6, 1),
-            None,
-            "6.*4.*6",
-        ),
-        (vectors(4, 0), vectors(4, 1)[:, :5], None, "6 wide, but the texts' are 5"),
-        (
-            vectors(4, 0)[0],
-            vectors(4, 1),
-            None,
-            "torch.float32.*6",
-        ),
+        (vectors(4, 0), vectors(6, 1), None, "6.*4.*6"),
+        (vectors(4, 0), vectors(4, 1)[:, :5], None, "6.*5"),
+        (vectors(4, 0)[0], vectors(4, 1), None, "torch.float32.*6"),
         (np.ones((4, 6), int), vectors(4, 1), None, "torch.int64.*4.*6"),
         (broken(), vectors(4, 1), None, "2.*NaN.*1"),
-        (vectors(4, 0), vectors(4, 1), [0, 1, 2], r"relevance is int64 \[3\]: give the image of each text"),
+        (vectors(4, 0), vectors(4, 1), [0, 1, 2], r"relevance.*int64 \[3\].*\[4\]"),
         (vectors(4, 0), vectors(4, 1), [0, 1, 2, 4], "4.*0.*3"),
         (vectors(4, 0), vectors(4, 1), [(0, 9)], "9.*0.*3"),
-        (vectors(4, 0), vectors(4, 1), np.zeros((4, 4), bool), "no image is relevant to any text"),
-        (vectors(4, 0), vectors(4, 1), [0.0, 1.0, 2.0, 3.0], "relevance is float64"),
+        (vectors(4, 0), vectors(4, 1), np.zeros((4, 4), bool), ""),
+        (vectors(4, 0), vectors(4, 1), [0.0, 1.0, 2.0, 3.0], "relevance.*float64"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(images, texts, relevance, message: str) -> None:
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError, match=message or None) as caught:
         openvse.evaluate(images, texts, relevance)
     assert "\n" not in str(caught.value)
 
@@ -147,7 +136,7 @@ def test_images_that_are_repeated_for_each_caption_count_once(dtype, copies):
     for relevance in (None, owners, np.stack([owners, owners], axis=1), np.eye(len(owners), dtype=bool)):
         report = evaluate_arrays(repeated.astype(dtype), texts, relevance, resamples=0)
         assert report.metrics == once.metrics and report.protocol.num_images == 30
-        assert report.problems[0].startswith(f"each image is in {copies} rows") and once.problems == ()
+        assert names(report.problems[0], copies) and once.problems == ()
 
 
 def test_sets_of_embeddings_may_be_repeated_too():
@@ -163,9 +152,9 @@ def test_images_that_are_equal_in_no_order_are_told():
         np.repeat(images, counts, axis=0), np.repeat(images, counts, axis=0), resamples=0
     )
     assert report.protocol.num_images == counts.sum() == 39
-    assert report.problems[0].startswith("19 of 39 images have the embedding of an earlier one")
+    assert names(report.problems[0], 19, 39)
     collapsed = evaluate_arrays(np.ones((20, 8)), images, resamples=0)
-    assert collapsed.metrics["t2i_r1"] == 0 and collapsed.problems[0].startswith("19 of 20 images")
+    assert collapsed.metrics["t2i_r1"] == 0 and names(collapsed.problems[0], 19, 20)
 
 
 @pytest.mark.parametrize("size", [1e30, 1e-30])

@@ -1,17 +1,23 @@
-from __future__ import annotations
-
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
+from openvse.cli.app import app
 from openvse.errors import DataError, ModelError
 from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.processes import ALONE, Processes
 from openvse.evaluation.report import Report
 from openvse.functional import normalize, set_max_scores
+from openvse.retrieval.build import build_model
 from openvse.types import EmbeddingSet, Relevance
+from tests.forking import side_by_side
+from tests.tiny import tiny_recipe, write_tiny_corpus
 
 
 def embeddings(vectors: Tensor) -> EmbeddingSet:
@@ -39,38 +45,10 @@ def test_perfect_embeddings_score_600() -> None:
     assert report.metrics["i2t_medr"] == report.metrics["t2i_meanr"] == 1.0
 
 
-def test_constant_embeddings_are_not_rewarded() -> None:
-    images, texts, relevance = corpus()
-    constant = [EmbeddingSet(torch.ones_like(side.vectors) / 4, side.mask) for side in (images, texts)]
-    report = evaluate_sets(constant[0], constant[1], relevance, set_max_scores)
-    assert report.metrics["rsum"] <= report.chance["rsum"]
-    assert (report.remarks.tied_i2t, report.remarks.tied_t2i) == (40, 200)
-
-
-@pytest.mark.medium
-def test_order_of_the_texts_does_not_matter() -> None:
-    images, texts, relevance = corpus(noise=3.0)
-    shuffled = torch.randperm(200, generator=torch.Generator().manual_seed(1))
-    moved = Relevance(relevance.images[shuffled.numpy()], np.arange(200), 40, 200)
-    one = evaluate_sets(images, texts, relevance, set_max_scores, block_size=13)
-    other = evaluate_sets(images, texts[shuffled], moved, set_max_scores, block_size=13)
-    assert one.metrics == other.metrics
-    assert 0 < one.metrics["i2t_r1"] < 100
-
-
 def test_a_report_remembers_its_protocol() -> None:
     images, texts, relevance = corpus()
-    report = evaluate_sets(
-        images,
-        texts,
-        relevance,
-        set_max_scores,
-        name="toy test",
-        model="abc",
-        seed=3,
-        resamples=10,
-        block_size=32,
-    )
+    options = {"name": "toy test", "model": "abc", "seed": 3, "resamples": 10, "block_size": 32}
+    report = evaluate_sets(images, texts, relevance, set_max_scores, **options)
     assert report.protocol.name == "toy test"
     assert (report.protocol.num_images, report.protocol.num_texts) == (40, 200)
     assert (report.protocol.seed, report.protocol.resamples, report.protocol.block_size) == (3, 10, 32)
@@ -123,14 +101,6 @@ def test_folds_take_their_texts_wherever_they_stand() -> None:
         evaluate_sets(images, texts[shuffled], moved, set_max_scores, folds=4, resamples=0).metrics
         == evaluate_sets(images, texts, relevance, set_max_scores, folds=4, resamples=0).metrics
     )
-
-
-def test_items_without_a_partner_are_candidates_only() -> None:
-    images, texts, _ = corpus(num_images=4, captions=1, noise=0.0)
-    relevance = Relevance(np.array([0, 1]), np.array([0, 1]), 4, 4)
-    report = evaluate_sets(images, texts, relevance, set_max_scores)
-    assert (report.remarks.excluded_i2t, report.remarks.excluded_t2i) == (2, 2)
-    assert report.metrics["rsum"] == 600.0
 
 
 def test_sets_of_embeddings_are_scored_by_their_similarity() -> None:
@@ -209,6 +179,38 @@ def test_impossible_folds_are_refused(folds: int) -> None:
 
 def test_missing_embeddings_are_refused() -> None:
     images, texts, relevance = corpus()
-    with pytest.raises(DataError, match="39 images.*200 texts") as error:
+    with pytest.raises(DataError, match="39.*200.*40.*200") as error:
         evaluate_sets(images[:39], texts, relevance, set_max_scores)
     assert "\n" not in str(error.value)
+
+
+def test_turns_follow_the_order_of_the_tasks() -> None:
+    assert list(ALONE.take_turns(range(5), lambda task: task * task)) == [(n, n * n) for n in range(5)]
+    done: dict[int, list[int]] = {0: [], 1: []}
+    for rank, mine in done.items():
+
+        class Pair(Processes):
+            def gather(self, one):  # the other process does the same with its task
+                return [one, one]
+
+        for _ in Pair(rank, 2).take_turns(range(5), mine.append):
+            pass
+    assert done == {0: [0, 2, 4], 1: [1, 3]}
+
+
+@pytest.mark.slow
+def test_two_processes_evaluate_as_one(tmp_path: Path) -> None:
+    corpus = write_tiny_corpus(tmp_path / "corpus", train=40)
+    torch.manual_seed(0)
+    model = build_model(tiny_recipe(corpus), captions=["red dog runs", "green cat sits"]).save(
+        tmp_path / "model"
+    )
+    options = ["--on", corpus / "tiny.csv", "--split", "train", "--features", corpus / "features"]
+    evaluate = [*map(str, ("evaluate", model, *options)), "--batch-size", "3", "--every", "--json"]
+    alone = CliRunner().invoke(app, evaluate)
+    assert alone.exit_code == 0, alone.output
+    shared, nothing = side_by_side(tmp_path, 2, *evaluate)
+    assert nothing == ""
+    reports = [json.loads(told)["result"]["report"] for told in (alone.stdout, shared)]
+    assert reports[0]["protocol"]["num_images"] == 40
+    assert reports[0] == reports[1]

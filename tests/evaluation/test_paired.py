@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -40,13 +38,12 @@ def test_known_p_values_of_the_sign_test() -> None:
     assert sign_test(np.zeros(10), np.r_[np.ones(9), -1.0]).p == pytest.approx(22 / 1024)
     assert sign_test(np.zeros(3), np.zeros(3)).p == 1.0
     many = sign_test(np.zeros(25_000), np.r_[np.ones(12_600), -np.ones(12_400)])
-    assert many.p == pytest.approx(
-        math.erfc(199 / math.sqrt(2 * 25_000)), rel=0.01
-    )  # the normal approximation
+    # The normal approximation.
+    assert many.p == pytest.approx(math.erfc(199 / math.sqrt(2 * 25_000)), rel=0.01)
 
 
 def test_the_sign_test_refuses_other_queries_and_nan() -> None:
-    with pytest.raises(DataError, match="3 and.*4 queries"):
+    with pytest.raises(DataError, match="3.*4"):
         sign_test(np.zeros(3), np.zeros(4))
     with pytest.raises(DataError, match="NaN"):
         sign_test(np.zeros(2), np.array([0.0, np.nan]))
@@ -116,8 +113,8 @@ def test_skewed_ranks_do_not_favour_a_row_of_one_run() -> None:
 
 
 def test_one_row_and_other_queries_are_refused() -> None:
-    with pytest.raises(DataError, match="one"):
+    with pytest.raises(DataError, match=" a,"):
         contrast_rows(Comparison("toy", {}, 0, 500, (Row("a", (run(1.0, 0),)),)))
     rows = Row("a", (run(1.0, 0),)), Row("b", (run(1.0, 1, num_queries=49),))
-    with pytest.raises(DataError, match="different"):
+    with pytest.raises(DataError, match="a and b"):
         contrast_rows(Comparison("toy", {}, 0, 500, rows))

@@ -1,7 +1,5 @@
 """Metrics of all relevant candidates: by definition, by trec_eval, and by a loop over every order."""
 
-from __future__ import annotations
-
 import math
 from itertools import permutations
 
@@ -25,10 +23,7 @@ def rank_all(scores: np.ndarray, gains: np.ndarray, *, block_size: int = 512) ->
     relevance = Relevance(images, texts, *gains.shape)
     table = torch.from_numpy(scores)
     ranks = rank_by_counting(
-        lambda rows, columns: table[rows, columns],
-        relevance,
-        block_size=block_size,
-        every=True,
+        lambda rows, columns: table[rows, columns], relevance, block_size=block_size, every=True
     )
     return ranks, relevance
 
@@ -173,5 +168,5 @@ def test_a_report_of_all_relevant_candidates_has_intervals_and_chance() -> None:
 
 def test_places_refuse_a_pair_twice() -> None:
     twice = Relevance(np.array([0, 0]), np.array([1, 1]), 2, 2)
-    with pytest.raises(DataError, match="0 and.*1 are"):
+    with pytest.raises(DataError, match="0.*1"):
         rank_by_counting(lambda rows, columns: torch.eye(2)[rows, columns], twice, every=True)

@@ -1,7 +1,5 @@
 """The sentences that the published protocols count, beside the released code that defines them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +9,7 @@ from openvse.corpus import Corpus, Record, build_corpus
 from openvse.evaluation.protocols import protocols_of
 from openvse_papers.protocols import PROTOCOLS
 
-SAID = (
-    ("a", "a dog", "A dog", "a cat", "a dog", "two", "three"),
-    ("b", "a cat", "four"),
-    ("c", "a dog"),
-)
+SAID = (("a", "a dog", "A dog", "a cat", "a dog", "two", "three"), ("b", "a cat", "four"), ("c", "a dog"))
 
 
 @pytest.fixture

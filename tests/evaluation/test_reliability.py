@@ -1,7 +1,5 @@
 """Probabilities compared with what is relevant: bins, errors and precisions by hand, and the plot."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np
@@ -79,13 +77,7 @@ def test_a_precision_out_of_reach_is_said_to_be() -> None:
     last = found.precisions[-1]
     assert (last.wanted, last.reached, last.hits, last.found) == (0.95, None, 0, 0.0)
     assert "| 0.5 | " in found.to_markdown()
-    weak = Calibration(
-        "m",
-        LINE.data,
-        scores=(0.0,),
-        log_ratios=(0.0,),
-        relevant_above=(1.0,),
-    )
+    weak = Calibration("m", LINE.data, scores=(0.0,), log_ratios=(0.0,), relevant_above=(1.0,))
     assert (
         "| 0.95 | out of reach | 0 |  |  |"
         in reliability(weak, np.zeros((4, 4)), np.eye(4, dtype=bool)).to_markdown()

@@ -1,7 +1,5 @@
 """Ranking again, against sorting the whole matrix by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -91,13 +89,6 @@ def test_all_proposals_of_a_model_are_that_model() -> None:
     assert again == pytest.approx(alone)
 
 
-@pytest.mark.medium
-def test_one_proposal_and_weight_nought_change_nothing() -> None:
-    plain = run(None).metrics
-    assert run(Reranker(STRONG, 1)).metrics == pytest.approx(plain)
-    assert run(Reranker(STRONG, 7, weight=0.0)).metrics == pytest.approx(plain)
-
-
 def test_ties_count_against_the_model() -> None:
     flat = torch.ones(1, 1, 8, dtype=torch.float64)
     indifferent = Member(embedded(flat.repeat(IMAGES, 1, 1)), embedded(flat.repeat(TEXTS, 1, 1)), SetMax())
@@ -122,7 +113,7 @@ def test_the_report_says_so() -> None:
 
 def test_other_items_are_refused() -> None:
     fewer = Member(STRONG.images[:4], STRONG.texts, SetMax())
-    with pytest.raises(DataError, match="4 images.*27 texts"):
+    with pytest.raises(DataError, match="4.*27.*9.*27"):
         run(Reranker(fewer, 3))
 
 
@@ -133,13 +124,7 @@ def test_a_similarity_of_blocks_only_cannot_rank_again() -> None:
 
 def test_the_first_results_are_those_of_the_new_order() -> None:
     report = evaluate_sets(
-        WEAK.images,
-        WEAK.texts,
-        RELEVANCE,
-        WEAK.similarity,
-        reranker=Reranker(STRONG, 4),
-        resamples=0,
-        keep=3,
+        WEAK.images, WEAK.texts, RELEVANCE, WEAK.similarity, reranker=Reranker(STRONG, 4), resamples=0, keep=3
     )
     assert report.outcomes is not None
     proposed, again = matrix(WEAK), matrix(STRONG)

@@ -1,7 +1,5 @@
 """Data on which a careless evaluation flatters a model: each trap has the answer that it must get."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

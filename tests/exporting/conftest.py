@@ -1,7 +1,5 @@
 """While a program is traced, symbols stand for sizes, which a check of types would not take for numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import jaxtyping

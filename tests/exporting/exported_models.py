@@ -1,7 +1,5 @@
 """Small models with random weights to export."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

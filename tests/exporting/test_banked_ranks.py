@@ -1,7 +1,5 @@
 """An index with hubs taken out ranks as ``openvse.evaluate`` says, for every kind of model, and without them, too."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A model leaves openvse as a folder, and comes back from it with the same embeddings."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -120,7 +118,7 @@ def test_what_does_not_fit_the_export_is_refused(several: tuple[TwoTower, Path])
         runtime.encode_features([np.zeros((61, 10), np.float32)])
     with pytest.raises(Exception, match="1.*60.*10"):
         runtime.encode_features([np.zeros((3, 9), np.float32)])
-    with pytest.raises(ModelError, match="exported already"):
+    with pytest.raises(ModelError):
         export(several[1], several[1].parent / "again")
 
 
@@ -214,8 +212,8 @@ def test_an_export_that_is_wrong_is_not_written(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("image", "more", "told"),
     [
-        ("tokens", {"similarity": "fused"}, "similarity Fused"),
-        ({"name": "tokens", "unit_length": True}, {}, "keeps all of its tokens"),
+        ("tokens", {"similarity": "fused"}, "Fused"),
+        ({"name": "tokens", "unit_length": True}, {}, "image.*--rerank"),
         ({"name": "adpool", "count_padding": True}, {}, "count_padding"),
     ],
 )
@@ -243,24 +241,24 @@ def test_distributions_are_scored_by_their_distance(unchecked: None, tmp_path: P
         wanted = model.similarity(*model(pad(regions), pad(model.text.encoder.tokenize(CAPTIONS))))
     assert exported.kind == "csd"
     np.testing.assert_allclose(scores, wanted.numpy(), rtol=0, atol=1e-5)
-    with pytest.raises(ModelError, match="distributions"):
+    with pytest.raises(ModelError, match="onnx"):
         export(model, tmp_path / "sentences", format="sentence_transformers")
 
 
 def test_folders_of_other_things_stay(tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_text("")
-    with pytest.raises(ModelError, match="export"):
+    with pytest.raises(ModelError, match=str(tmp_path)):
         export(with_gpo(), tmp_path)
     assert files_in(tmp_path) == ["photo.jpg"]
-    with pytest.raises(ModelError, match="format"):
+    with pytest.raises(ModelError, match="sentence_transformers"):
         export(with_gpo(), tmp_path / "out", format="sentence_transformers", int8=True)
 
 
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("{", "is damaged"),
-        ('{"kind": "openvse-export", "version": 9}', "update openvse"),
+        ("{", "export.json"),
+        ('{"kind": "openvse-export", "version": 9}', "export.json.* 9.*openvse-export"),
         (None, "openvse export"),
     ],
 )

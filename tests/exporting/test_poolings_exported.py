@@ -1,7 +1,5 @@
 """Every pooling as an ONNX program, in float32 and in int8, against PyTorch at set sizes up to 200."""
 
-from __future__ import annotations
-
 import copy
 import shutil
 from collections.abc import Iterable, Sequence

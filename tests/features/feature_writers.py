@@ -1,7 +1,5 @@
 """Features of three images in every format that can be imported, written as the field's tools write them."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

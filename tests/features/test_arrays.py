@@ -10,6 +10,7 @@ from array_files import random_features
 from openvse.errors import DataError, StoreError
 from openvse.features.arrays import ArrayFeatures, ArrayPart, ArrayRows, uneven_groups
 from openvse.types import FeatureSource
+from tests.naming import names
 
 
 @pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8", ">f4"])
@@ -60,13 +61,11 @@ def test_few_rows(tmp_path):
 def test_repeats_that_stop_are_refused(tmp_path):
     array = np.repeat(random_features(6), 5, axis=0)
     np.save(tmp_path / "a.npy", array[:-1])
-    with pytest.raises(
-        DataError, match=r"its first 5 rows are equal, .* but rows 20 to 24|but it has 29 rows"
-    ):
+    with pytest.raises(DataError, match="5.*29"):
         ArrayRows(tmp_path / "a.npy").repeats()
     array[17] += 1
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(DataError, match="15.*19 differ"):
+    with pytest.raises(DataError, match="5.*15.*19"):
         ArrayRows(tmp_path / "a.npy").repeats()
 
 
@@ -82,11 +81,11 @@ def test_uneven_groups():
     ("content", "message"),
     [
         (np.arange(6).reshape(1, 2, 3), "int64.*1.*2.*3"),
-        (np.ones((2, 3, 4, 5)), "floating-point numbers"),
-        (np.asfortranarray(random_features(3)), "in C order"),
-        (np.array([{"a": 1}], dtype=object), "not a complete .npy file"),
-        (b"PK\x03\x04 an archive", "not a complete .npy file"),
-        (b"", "not a complete .npy file"),
+        (np.ones((2, 3, 4, 5)), "float64"),
+        (np.asfortranarray(random_features(3)), "C"),
+        (np.array([{"a": 1}], dtype=object), "a.npy"),
+        (b"PK\x03\x04 an archive", "a.npy"),
+        (b"", "a.npy"),
     ],
 )
 def test_other_files_are_refused_in_one_line(tmp_path, content, message):
@@ -106,18 +105,18 @@ def test_a_file_that_was_cut_off(tmp_path):
     whole = path.read_bytes()
     rows = ArrayRows(path)
     path.write_bytes(whole[:-100])
-    with pytest.raises(DataError, match="shorter"):
+    with pytest.raises(DataError, match="a.npy"):
         rows.read(49)
-    with pytest.raises(DataError, match="complete"):
+    with pytest.raises(DataError, match="a.npy"):
         ArrayRows(path)
-    with pytest.raises(DataError, match="read"):
+    with pytest.raises(DataError, match="none.npy"):
         ArrayRows(tmp_path / "none.npy")
 
 
 def test_whole_numbers_are_read_where_they_are_asked_for(tmp_path):
     array = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(DataError, match="floating"):
+    with pytest.raises(DataError, match="uint8"):
         ArrayRows(tmp_path / "a.npy")
     rows = pickle.loads(pickle.dumps(ArrayRows(tmp_path / "a.npy", integers=True)))
     np.testing.assert_array_equal(rows.read(1, 3), array[1:])
@@ -165,9 +164,9 @@ def test_an_image_in_two_files_is_taken_from_the_last(tmp_path):
 
 def test_unknown_items_and_widths_are_refused(tmp_path):
     train = part(tmp_path, "train", random_features(2), "ab")
-    with pytest.raises(StoreError, match="2.*3 items.*'x'.*'y'"):
+    with pytest.raises(StoreError, match="2.*3.*'x'.*'y'"):
         ArrayFeatures([train]).positions(["a", "x", "y"])
-    with pytest.raises(DataError, match="4 wide.*6 wide"):
+    with pytest.raises(DataError, match="train_ims.npy.*4.*test_ims.npy.*6"):
         ArrayFeatures([train, part(tmp_path, "test", random_features(1, dim=6), "c")])
 
 
@@ -202,8 +201,10 @@ def test_faults_are_counted_and_the_first_is_named(tmp_path, monkeypatch):
     rows[9] += 1  # the second row of image e
     np.save(tmp_path / "train_ims.npy", rows)
     one, other = (tmp_path / f"{split}_ims.npy" for split in ("train", "test"))
-    assert list(ArrayFeatures(parts).faults()) == [
-        f"features: 2 image(s) have numbers that are not finite (first: f in {one})",
-        f"features: 1 image(s) whose 2 rows are not equal (first: e in {one})",
-        f"leakage: 1 image(s) of test have the features of an image of another split (first: y in {other})",
+    told = [
+        ("features", 2, "f in", one),
+        ("features", 1, 2, "e in", one),
+        ("leakage", 1, "test", "y in", other),
     ]
+    for line, said in zip(ArrayFeatures(parts).faults(), told, strict=True):
+        assert names(line, *said)

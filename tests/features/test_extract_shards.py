@@ -1,7 +1,5 @@
 """Extraction by several processes: the same store, bit for bit, whoever is first and whatever is interrupted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -95,5 +93,5 @@ def test_a_backbone_that_cannot_be_sent_is_refused(
     backbone: EfficientNetLite0, images: list[tuple[str, Path]], tmp_path: Path
 ) -> None:
     backbone.callback = lambda: None  # type: ignore[assignment]
-    with pytest.raises(OpenVSEError, match="processes"):
+    with pytest.raises(OpenVSEError):
         extract_features(backbone, images, tmp_path / "store", workers=Workers(2))

@@ -1,7 +1,5 @@
 """Token states of texts in a store: each text once, under a digest, whatever the order, stopped and continued."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -98,18 +96,15 @@ def test_a_store_of_another_text_model_is_refused(encoder, tmp_path: Path) -> No
     extract_text_features(encoder, TEXTS, tmp_path)
     with torch.no_grad():
         encoder.backbone.embeddings.word_embeddings.weight[7, 0] += 1
-    with pytest.raises(StoreError, match="encoder"):
+    with pytest.raises(StoreError, match="'bert@.*'bert@"):
         extract_text_features(encoder, ["a new text"], tmp_path)
-    with pytest.raises(StoreError, match="encoder"):
+    with pytest.raises(StoreError, match="'bert@.*'bert@"):
         open_store(tmp_path, encoder)
 
 
 def test_a_text_that_is_missing_is_named(encoder, tmp_path: Path) -> None:
     extract_text_features(encoder, TEXTS, tmp_path)
-    with pytest.raises(
-        StoreError,
-        match="1.*2 texts.*'a new text'.*'openvse extract'",
-    ):
+    with pytest.raises(StoreError, match="1.*2.*'a new text'.*'openvse extract'"):
         text_loader(encoder, ["two cats", "a new text"], open_store(tmp_path, encoder))
 
 

@@ -1,8 +1,7 @@
 """Reading a store, or one of several in a folder: what was written comes back, at the memory of the batch."""
 
-from __future__ import annotations
-
 import gc
+import json
 import multiprocessing
 import os
 import pickle
@@ -25,6 +24,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from openvse.errors import StoreError
+from openvse.features import layout
 from openvse.features.arrays import num_real
 from openvse.features.layout import (
     BOXES,
@@ -32,13 +32,14 @@ from openvse.features.layout import (
     HEADER_BYTES,
     IDS,
     LENGTHS,
+    MANIFEST,
     StoreDtype,
     StoreManifest,
     encode_ids,
 )
-from openvse.features.store import FeatureStore, as_inputs, open_fitting, positions_of
+from openvse.features.store import FeatureStore, as_inputs, open_fitting
 from openvse.features.writer import FeatureStoreWriter
-from openvse.types import FeatureSource, Inputs
+from openvse.types import Inputs
 from tests.naming import names
 
 DIM = 5
@@ -107,12 +108,6 @@ def test_gather_equals_a_loop(
     assert_equal(store.gather(store.positions(ids)), expected)
 
 
-def test_it_is_a_feature_source(tmp_path: Path) -> None:
-    source: FeatureSource = make_store(tmp_path, make_items([2, 3]))
-    assert source.dim == DIM
-    assert source.gather(source.positions(["item 1"])).values.shape == (1, 3, DIM)
-
-
 def test_what_a_store_knows(tmp_path: Path) -> None:
     store = make_store(tmp_path, make_items([2, 3, 1]))
     assert len(store) == 3
@@ -129,14 +124,6 @@ def test_an_empty_store_and_an_empty_batch(tmp_path: Path) -> None:
     batch = store.gather(store.positions([]))
     assert batch.values.shape == (0, 0, DIM)
     assert batch.mask is not None and batch.mask.shape == (0, 0)
-
-
-def test_padding_depends_on_the_batch_alone(tmp_path: Path) -> None:
-    store = make_store(tmp_path, make_items([1, 6]))
-    assert store.gather(np.array([0])).values.shape == (1, 1, DIM)
-    both = store.gather(np.array([0, 1]))
-    assert both.values.shape == (2, 6, DIM)
-    assert both.values[0, 1:].count_nonzero() == 0
 
 
 def test_missing_items_are_named(tmp_path: Path) -> None:
@@ -223,16 +210,16 @@ def test_boxes_lie_beside_their_features(tmp_path: Path) -> None:
 def test_a_store_without_boxes_says_so(tmp_path: Path) -> None:
     store = make_store(tmp_path, make_items([1]))
     assert not store.has_boxes
-    with pytest.raises(StoreError, match="boxes"):
+    with pytest.raises(StoreError, match="openvse data import"):
         store.boxes(np.array([0]))
 
 
 def test_damage_is_one_line(tmp_path: Path) -> None:
     store = make_store(tmp_path, make_items([2, 2]))
     os.truncate(tmp_path / FEATURES, 140)
-    with pytest.raises(StoreError, match="shorter"):
+    with pytest.raises(StoreError, match="features.npy"):
         store.gather(np.array([1]))
-    with pytest.raises(StoreError, match=r"features\.npy.*140.*168 bytes"):
+    with pytest.raises(StoreError, match=r"features\.npy.*140.*168"):
         FeatureStore(tmp_path)
 
 
@@ -243,7 +230,7 @@ def test_lengths_that_do_not_add_up_are_damage(tmp_path: Path) -> None:
     manifest = StoreManifest.read(tmp_path)
     sums = manifest.sums | {LENGTHS: zlib.crc32(path.read_bytes()[HEADER_BYTES:])}
     replace(manifest, sums=sums).write(tmp_path)
-    with pytest.raises(StoreError, match="4 features"):
+    with pytest.raises(StoreError, match="lengths.npy.*4"):
         FeatureStore(tmp_path)
 
 
@@ -306,21 +293,6 @@ def test_memory_is_that_of_a_batch(tmp_path: Path) -> None:
     assert not loaded, "the limit did not bind, so the test shows nothing"
 
 
-def test_positions_come_in_the_order_of_the_question() -> None:
-    known = {"a": 0, "b": 1, "c": 2}
-    assert positions_of(["c", "a", "c"], known, source="it", remedy="look").tolist() == [2, 0, 2]
-    assert positions_of([], known, source="it", remedy="look").dtype == np.int64
-
-
-@pytest.mark.parametrize(
-    ("missing", "named"), [("x", "1 of 2 items ('x')"), ("vwxy", "4 of 5 items ('v', 'w', 'x', ...)")]
-)
-def test_the_first_three_missing_items_are_named(missing: str, named: str) -> None:
-    with pytest.raises(StoreError) as caught:
-        positions_of(["a", *missing], {"a": 0}, source="the store", remedy="extract again")
-    assert names(str(caught.value), "the store", named, "extract again")
-
-
 def test_a_batch_is_float32_with_a_mask() -> None:
     stored = np.array([[[1.0], [2.0]], [[3.0], [0.0]]], dtype=np.float16)
     inputs = as_inputs(stored, np.array([2, 1]))
@@ -380,7 +352,7 @@ def test_none_that_fits_names_all(folder: Path) -> None:
     with pytest.raises(StoreError, match="'resnet'") as error:
         open_fitting(folder, fingerprint="resnet", dim=3)
     assert all(name in str(error.value) for name in STORES) and "\n" not in str(error.value)
-    with pytest.raises(StoreError, match="width 7"):
+    with pytest.raises(StoreError, match=" 7 "):
         open_fitting(folder, fingerprint=None, dim=7)
 
 
@@ -402,5 +374,79 @@ def test_a_store_is_a_store_whatever_lies_in_it(folder: Path) -> None:
 
 def test_no_store_at_all(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(StoreError, match="feature"):
+        with pytest.raises(StoreError, match="store.json"):
             open_fitting(path, fingerprint="vit", dim=5)
+
+
+def add(path: Path, *numbers: int) -> None:
+    """Add items of two features each, every one with a commit of its own."""
+    with FeatureStoreWriter(path, fingerprint="vit", dim=4, dtype="float32", boxes=True) as writer:
+        for number in numbers:
+            writer.add(
+                f"item {number}", torch.full((2, 4), float(number)), torch.tensor([[0.0, 0.0, 1.0, 1.0]] * 2)
+            )
+            writer.commit()
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    add(tmp_path / "store", 1, 2)
+    add(tmp_path / "store", 3)
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [(FEATURES, -1), (FEATURES, HEADER_BYTES), (BOXES, -2), (LENGTHS, -8), (IDS, 2)]
+)
+def test_a_flipped_bit_in_a_small_file_is_noticed(store: Path, name: str, place: int) -> None:
+    FeatureStore(store, check=True)
+    flip(store / name, place)
+    with pytest.raises(StoreError, match=f"{name}"):
+        FeatureStore(store)
+
+
+def test_a_large_file_is_compared_on_request(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "SMALL_BYTES", HEADER_BYTES + 50)  # all but the features and boxes
+    flip(store / FEATURES, -1)
+    FeatureStore(store)
+    with pytest.raises(StoreError, match="features.npy"):
+        FeatureStore(store, check=True)
+
+
+def test_a_store_that_grew_equals_one_written_at_once(store: Path, tmp_path: Path) -> None:
+    with FeatureStoreWriter(
+        tmp_path / "once", fingerprint="vit", dim=4, dtype="float32", boxes=True
+    ) as writer:
+        for number in (1, 2, 3):
+            writer.add(
+                f"item {number}", torch.full((2, 4), float(number)), torch.tensor([[0.0, 0.0, 1.0, 1.0]] * 2)
+            )
+    assert (store / MANIFEST).read_bytes() == (tmp_path / "once" / MANIFEST).read_bytes()
+
+
+def test_what_comes_after_the_last_commit_is_not_compared(store: Path) -> None:
+    with (store / FEATURES).open("ab") as file:
+        file.write(b"the rest of an interrupted write")
+    assert len(FeatureStore(store, check=True)) == 3
+    add(store, 4)
+    assert len(FeatureStore(store, check=True)) == 4
+
+
+@pytest.mark.parametrize("lengths", [[0, 6], [-1, 7]])
+def test_an_item_without_features_is_damage(tmp_path: Path, lengths: list[int]) -> None:
+    with FeatureStoreWriter(tmp_path, fingerprint="vit", dim=4) as writer:
+        for item in ("a", "b"):
+            writer.add(item, torch.ones(3, 4))
+    header, items = (tmp_path / LENGTHS).read_bytes()[:HEADER_BYTES], np.array(lengths, "<i8").tobytes()
+    (tmp_path / LENGTHS).write_bytes(header + items)
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    manifest["sums"][LENGTHS] = zlib.crc32(items)
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(StoreError, match="lengths.npy"):
+        FeatureStore(tmp_path)

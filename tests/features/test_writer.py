@@ -1,7 +1,5 @@
 """Writing: refuses what does not fit, survives whatever stops it, continues as if nothing had been."""
 
-from __future__ import annotations
-
 import errno
 import multiprocessing
 import os
@@ -64,8 +62,9 @@ def test_what_is_added_comes_back_rounded(tmp_path: Path) -> None:
         torch.ones(2, 3, dtype=torch.bfloat16),
         torch.ones(2, 3, dtype=torch.float64),
         torch.ones(2, 3, requires_grad=True),
+        torch.tensor([[1e30, 1 / 3, -7e-30]]),
     ],
-    ids=["transposed", "strided", "bfloat16", "float64", "with gradient"],
+    ids=["transposed", "strided", "bfloat16", "float64", "with gradient", "every bit"],
 )
 def test_any_tensor_can_be_added(tmp_path: Path, local: Tensor) -> None:
     with open_writer(tmp_path, "float32") as writer:
@@ -74,24 +73,16 @@ def test_any_tensor_can_be_added(tmp_path: Path, local: Tensor) -> None:
     assert torch.equal(store.gather(store.positions(["x"])).values[0], local.detach().float())
 
 
-def test_float32_keeps_every_bit(tmp_path: Path) -> None:
-    local = torch.tensor([[1e30, 1 / 3, -7e-30]])
-    with open_writer(tmp_path, "float32") as writer:
-        writer.add("x", local)
-    store = FeatureStore(tmp_path)
-    assert torch.equal(store.gather(store.positions(["x"])).values[0], local)
-
-
 @pytest.mark.parametrize(
     ("item", "local", "message"),
     [
         ("bad", torch.zeros(2, 4), "'bad'.*2.*4.*3"),
-        ("bad", torch.zeros(0, 3), r"'bad' have shape \[0, 3\]"),
+        ("bad", torch.zeros(0, 3), r"'bad'.* \[0, 3\]"),
         ("bad", torch.tensor([[0.0, float("nan"), 1.0]]), "'bad'.*NaN"),
         ("bad", torch.tensor([[0.0, float("-inf"), 1.0]]), "'bad'.*NaN"),
         ("bad", torch.tensor([[0.0, -65505.0, 1.0]]), "'bad'.*65505.*65504"),
-        ("good", torch.zeros(1, 3), "already holds 'good'"),
-        ("old", torch.zeros(1, 3), "already holds 'old'"),
+        ("good", torch.zeros(1, 3), "'good'"),
+        ("old", torch.zeros(1, 3), "'old'"),
         ("two\nlines", torch.zeros(1, 3), r"'two\\nlines'"),
         ("", torch.zeros(1, 3), "''"),
     ],
@@ -242,7 +233,7 @@ def test_a_full_disk_is_one_line_and_costs_nothing(tmp_path: Path, monkeypatch: 
             writer.add(item, local)
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         work_again = stop_at(monkeypatch, os, "fsync", 1, full)
-        with pytest.raises(DiskError, match="written") as error:
+        with pytest.raises(DiskError, match="full|file") as error:
             writer.commit()
         assert "\n" not in str(error.value)
         work_again()
@@ -306,9 +297,9 @@ def test_a_store_of_another_kind_is_left_alone(tmp_path: Path) -> None:
     before = content(tmp_path)
     for fingerprint, dim, dtype, boxes, message in (
         ("other", DIM, "float16", False, "'fake'.*'other'"),
-        ("fake", 4, "float16", False, "holds float16 of width 3, not float16 of width 4"),
-        ("fake", DIM, "float32", False, "holds float16 of width 3, not float32 of width 3"),
-        ("fake", DIM, "float16", True, "holds float16 of width 3, not float16 of width 3 with boxes"),
+        ("fake", 4, "float16", False, "float16.* 3.*float16.* 4"),
+        ("fake", DIM, "float32", False, "float16.* 3.*float32.* 3"),
+        ("fake", DIM, "float16", True, "float16.* 3.*float16.* 3.*boxes"),
     ):
         with pytest.raises(StoreError, match=message):
             FeatureStoreWriter(tmp_path, fingerprint=fingerprint, dim=dim, dtype=dtype, boxes=boxes)
@@ -325,7 +316,7 @@ def test_features_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="written"):
+    with pytest.raises(StoreError, match="full|file"):
         open_writer(tmp_path / "file")
 
 

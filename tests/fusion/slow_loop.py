@@ -1,7 +1,5 @@
 """Score attention and its stack from the equations, a query and a key at a time, in plain Python and small tensors."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

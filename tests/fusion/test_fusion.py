@@ -1,7 +1,5 @@
 """Fusions and the scores they give: against slow loops, whatever the tile, with and without dropout."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -214,7 +212,7 @@ def test_any_aggregator_of_a_fixed_number_reduces() -> None:
 
 @pytest.mark.parametrize("aggregator", ["tokens", "pie_net"])
 def test_an_aggregator_that_cannot_reduce_is_refused(aggregator: str) -> None:
-    with pytest.raises(RecipeError, match="aggregator"):
+    with pytest.raises(RecipeError, match="Tokens|PIENet"):
         make("pooled", aggregator=aggregator)
 
 

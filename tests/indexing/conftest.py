@@ -1,5 +1,3 @@
 """Images to index, and a model that needs no weights: those of the tests of search."""
 
-from __future__ import annotations
-
 from search.conftest import model, photos  # noqa: F401 - fixtures

@@ -1,7 +1,5 @@
 """Clips that are cut into segments, each an item with its time."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import dataclass
@@ -65,14 +63,7 @@ def ids(index: Path) -> list[str]:
     return list(Index.open(index, check=True).table.ids)
 
 
-CUT = [
-    "a.mp4#t=0,1",
-    "a.mp4#t=1,2",
-    "a.mp4#t=2,3",
-    "deeper/b.mp4#t=0,1",
-    "deeper/b.mp4#t=1,2",
-    "green.png",
-]
+CUT = ["a.mp4#t=0,1", "a.mp4#t=1,2", "a.mp4#t=2,3", "deeper/b.mp4#t=0,1", "deeper/b.mp4#t=1,2", "green.png"]
 
 
 def test_segments_have_one_length_but_the_last() -> None:
@@ -164,7 +155,7 @@ def test_another_length_and_whole_clips(model: ClipColours, clips: Path, tmp_pat
     assert build_index(model, clips, out).reused == 3 and not model.batches
     assert build_index(model, clips, out, segment_seconds=1.0).segments == 5
     assert ids(out) == CUT
-    with pytest.raises(DataError, match=r"segment_seconds.*86400, or 0"):
+    with pytest.raises(DataError, match=r"segment_seconds.*86400.*0"):
         build_index(model, clips, out, segment_seconds=-1.0)
 
 

@@ -1,7 +1,5 @@
 """A folder inside an indexed one that is gone or empty, as the place of a drive without it, keeps its items."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from pathlib import Path
@@ -84,7 +82,7 @@ def test_the_last_items_are_not_forgotten(model: ColourModel, home: Path, tmp_pa
     (home / "green.png").unlink()
     build_index(model, home, tmp_path / "index")
     shutil.rmtree(home / "nas")
-    with pytest.raises(IndexFormatError, match="remove the folder"):
+    with pytest.raises(IndexFormatError, match="my photos"):
         forget_folder(tmp_path / "index", home / "nas")
 
 

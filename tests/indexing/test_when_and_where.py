@@ -1,7 +1,5 @@
 """Dates, places and words of files in an index, and the conditions on them."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -86,10 +84,8 @@ def test_when_and_where_a_photograph_was_taken(model: ColourModel, album: Path, 
     assert found(out, "taken >= 2024-06") == {"berlin.jpg"}
     assert found(out, "taken = 2024-06-01T12:30:00+02:00") == {"berlin.jpg"}  # as it is told
     assert found(out, "taken < 2024") == found(out, "taken = 2023-12-31") == {"tokyo.jpg"}
-    assert found(out, "date = 2026") == {"drawn.png"} and found(out, "date < 2025") == {
-        "berlin.jpg",
-        "tokyo.jpg",
-    }
+    assert found(out, "date = 2026") == {"drawn.png"}
+    assert found(out, "date < 2025") == {"berlin.jpg", "tokyo.jpg"}
     assert found(out, "near = 52.5,13.4,20km", "keywords = snow") == {"berlin.jpg"}
     assert found(out, "near = 52.5,13.4,500m") == set()
     assert found(out, "near != 52.5,13.4,20km") == {"tokyo.jpg", "drawn.png"}
@@ -184,7 +180,7 @@ SENSELESS = [
 def test_conditions_that_make_no_sense_are_refused():
     failures = Failures()
     for text in SENSELESS:
-        with failures.of(text), pytest.raises(DataError, match="give"):
+        with failures.of(text), pytest.raises(DataError, match=f"{text.split()[0]}|{text.split()[-1]}"):
             parse_condition(text)
     assert not failures, failures
 
@@ -392,7 +388,7 @@ def test_a_time_means_the_same_with_and_without_an_offset():
         "2024T10:00",
     ):
         assert taken_at(bad) is None
-        with pytest.raises(DataError, match="is no date"):
+        with pytest.raises(DataError, match=".*2024-05-31"):
             parse_condition(f"date = {bad}")
 
 
@@ -416,7 +412,7 @@ def test_dates_of_users_are_read_or_named(model: ColourModel, album: Path, tmp_p
     assert found(out, "taken = 2024-05-01") == {"a.png", "b.png", "c.png", "d.png"}
     assert found(out, "taken = 2024-05-01T10:00:00") == {"a.png", "d.png"}
     (problem,) = report.metadata_problems
-    assert "2 value(s) of 'taken'" in problem and "1714550400" in problem
+    assert "'taken'" in problem and "1714550400" in problem
 
 
 def test_metadata_of_a_link_outside_and_numbers_that_json_cannot_hold(
@@ -479,6 +475,6 @@ def test_metadata_that_the_database_cannot_read_are_mended(
 
 
 def test_images_in_place_of_their_folder_are_named(model: ColourModel, album: Path, tmp_path: Path):
-    with pytest.raises(DataError, match="folder") as caught:
+    with pytest.raises(DataError, match="berlin.jpg.*album") as caught:
         build_index(model, sorted(album.glob("*.jpg")), tmp_path / "index")
     assert "UTF" not in str(caught.value)

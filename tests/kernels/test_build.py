@@ -1,7 +1,5 @@
 """A kernel is compiled once, only read if nobody else can have written it, and absent if it cannot be compiled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

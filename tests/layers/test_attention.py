@@ -1,7 +1,5 @@
 """Attention between sets against the paper's equations, one number at a time."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
@@ -83,7 +81,7 @@ def test_both_ways_of_attending_are_one(queries: int, keys: int) -> None:
 def test_heads_that_do_not_divide_the_width_are_refused(num_heads: int) -> None:
     with pytest.raises(RecipeError, match=f"num_heads.*{num_heads}.*6"):
         Attention(WIDTH, num_heads)
-    with pytest.raises(RecipeError, match="divides"):
+    with pytest.raises(RecipeError, match="num_heads"):
         AttentionScores(WIDTH, num_heads, 1)
 
 

@@ -1,7 +1,5 @@
 """What headers say, and that wrong ones say nothing."""
 
-from __future__ import annotations
-
 import io
 from datetime import datetime
 from pathlib import Path

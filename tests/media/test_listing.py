@@ -1,7 +1,5 @@
 """What a folder holds, and what is left out of it, by kind."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -31,7 +29,7 @@ def test_what_is_left_out_is_counted_by_kind(tmp_path):
     listing = list_media(tmp_path)
     assert [path.name for path in listing.paths] == ["a.jpg"]
     line = listing.left_out.describe()
-    assert line.startswith("left out 2 videos, ") and "1 SVG" in line and "1 PDF" in line
+    assert names(line, 2) and "1 SVG" in line and "1 PDF" in line
     assert "PNG" in line and str(tmp_path / "b" / "c.mp4") in line
     assert "notes" not in line and "hidden" not in line
 
@@ -48,14 +46,14 @@ def test_a_name_with_a_line_break_is_counted_and_escaped(tmp_path):
     listing = list_media(tmp_path)
     assert len(listing.paths) == 1
     line = listing.left_out.describe()
-    assert line.startswith("left out 1 with a line break in the name: rename") and "\n" not in line
+    assert names(line, 1) and "\n" not in line
     assert r"two\nlines.jpg" in line
 
 
 def test_nothing_is_left_out(tmp_path):
     touch(tmp_path, "a.jpg", "a.txt")
     assert not list_media(tmp_path).left_out
-    with pytest.raises(DataError, match="folder"):
+    with pytest.raises(DataError, match="gone"):
         list_media(tmp_path / "gone")
 
 
@@ -189,24 +187,19 @@ def test_formats_that_are_not_read_are_counted(tmp_path, monkeypatch):
     assert not failures, failures
 
 
-RARE_SUFFIXES = ["jpe", "JIF", "jfif", "pjpeg", "mpo", "apng", "pbm", "pnm", "j2k", "jpx"]
+RARE_SUFFIXES = {
+    **dict.fromkeys(("jpe", "JIF", "jfif", "pjpeg"), "JPEG"),
+    **{"mpo": "MPO", "apng": "PNG", "pbm": "PPM", "pnm": "PPM", "j2k": "JPEG2000", "jpx": "JPEG2000"},
+}
 
 
 def test_rare_suffixes_of_formats_that_are_read(tmp_path):
     failures = Failures()
-    for suffix in RARE_SUFFIXES:
+    for suffix, kind in RARE_SUFFIXES.items():
         with failures.of(suffix):
-            kind = {
-                "mpo": "MPO",
-                "apng": "PNG",
-                "pbm": "PPM",
-                "pnm": "PPM",
-                "j2k": "JPEG2000",
-                "jpx": "JPEG2000",
-            }
             folder = tmp_path / suffix
             folder.mkdir()
-            Image.new("RGB", (9, 7)).save(folder / f"a.{suffix}", kind.get(suffix, "JPEG"))
+            Image.new("RGB", (9, 7)).save(folder / f"a.{suffix}", kind)
             (path,) = list_media(folder).paths
             assert read_image(path).size == (9, 7)
     assert not failures, failures
@@ -251,7 +244,7 @@ def test_linked_folders_are_counted_and_not_followed(tmp_path):
     listing = list_media(tmp_path / "photos")
     assert listing.names == ["a.jpg"] and listing.left_out.counts() == "2 linked folders"
     (line,) = listing.problems(used=[tmp_path / "photos" / "2023" / "b.jpg"])
-    assert line.startswith("left out 1 linked folder: ") and "loop" in line
+    assert names(line, 1, "loop")
 
 
 def test_a_skipped_link_is_not_counted(tmp_path):
@@ -259,7 +252,7 @@ def test_a_skipped_link_is_not_counted(tmp_path):
     assert not list_media(tmp_path, ignored=IgnoreRules(["2023/"])).left_out
 
 
-SYSTEM_FOLDERS = (
+SYSTEM_FOLDERS = [
     "@eaDir",
     "#recycle",
     ".Trashes",
@@ -268,7 +261,7 @@ SYSTEM_FOLDERS = (
     "$Recycle.bin",
     "lost+found",
     ".Spotlight-V100",
-)
+]
 
 
 def test_system_folders_are_left_out_and_counted(tmp_path):

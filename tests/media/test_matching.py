@@ -1,7 +1,5 @@
 """Files by the names that tables write."""
 
-from __future__ import annotations
-
 import unicodedata
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which source counts where several state a fact: one ranking over the file, its sidecars and its name."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 from pathlib import Path

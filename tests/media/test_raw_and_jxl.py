@@ -1,6 +1,4 @@
-"""JPEG XL and raw files of cameras through their extras."""
-
-from __future__ import annotations
+"""HEIC, JPEG XL and raw files of cameras through their extras; AVIF through Pillow."""
 
 import io
 import struct
@@ -11,11 +9,13 @@ import pytest
 from PIL import Image
 
 from openvse.errors import BadImageError
+from openvse.media import names
 from openvse.media.images import read_image
 from openvse.media.jxl import size_of
 from openvse.media.listing import list_media
 from openvse.media.videos import read_frames
 
+heif = pytest.importorskip("pillow_heif")
 jxl = pytest.importorskip("pillow_jxl")
 pytest.importorskip("rawpy")
 
@@ -92,7 +92,7 @@ def test_the_size_of_jpeg_xl_is_read_before_decoding(size: tuple[int, int]):
     for orientation in (1, 6):  # the latter in a container
         content = as_jxl(half_red(size), orientation)
         assert size_of(content) == size
-        with pytest.raises(BadImageError, match=r"at most 6 "):
+        with pytest.raises(BadImageError, match=r"\d+ x \d+.* 6 "):
             read_image(content, max_pixels=10)
 
 
@@ -139,3 +139,67 @@ def test_what_is_not_read_is_counted_by_name(tmp_path: Path, monkeypatch: pytest
         (tmp_path / name).write_bytes(as_jxl(half_red()))
         with pytest.raises(BadImageError, match=package):
             read_image(tmp_path / name)
+
+
+def as_heic(image: Image.Image, orientation: int = 1) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    heif.from_pillow(image).save(file, quality=95, exif=exif.tobytes())
+    return file.getvalue()
+
+
+def test_a_heic_photograph_becomes_rgb(tmp_path):
+    path = tmp_path / "photo.HEIC"
+    path.write_bytes(as_heic(half_red()))
+    image = read_image(path)
+    assert (image.mode, image.size) == ("RGB", (64, 32))
+    np.testing.assert_allclose(image.getpixel((8, 16)), (255, 0, 0), atol=12)
+    np.testing.assert_allclose(image.getpixel((56, 16)), (0, 0, 255), atol=12)
+    assert list_media(tmp_path).paths == [path]
+
+
+def test_a_heic_photograph_is_turned_upright_once():
+    image = read_image(as_heic(half_red(), orientation=6))  # to be turned clockwise: what was left is on top
+    assert image.size == (32, 64)
+    np.testing.assert_allclose(image.getpixel((16, 8)), (255, 0, 0), atol=12)
+
+
+def test_a_truncated_heic_is_a_bad_image():
+    with pytest.raises(BadImageError):
+        read_image(as_heic(half_red((256, 256)))[:-200])
+
+
+def test_too_many_pixels_are_refused_before_decoding():
+    with pytest.raises(BadImageError, match="64.*32.*66"):
+        read_image(as_heic(half_red()), max_pixels=100)
+
+
+def test_without_the_decoder_the_extra_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "photo.heic"
+    path.write_bytes(as_heic(half_red()))
+    for place in ("openvse.media.names", "openvse.media.images"):
+        monkeypatch.setattr(f"{place}.reads", lambda kind: False)
+    with pytest.raises(BadImageError, match=r"HEIC.*pip install"):
+        read_image(path)
+    listing = list_media(tmp_path)
+    assert listing.paths == [] and "1 HEIC" in listing.left_out.describe()
+
+
+def test_avif_is_read_by_pillow():
+    file = io.BytesIO()
+    half_red().save(file, "AVIF", quality=90)
+    np.testing.assert_allclose(read_image(file.getvalue()).getpixel((8, 16)), (255, 0, 0), atol=12)
+
+
+def test_avif_names_what_it_needs(monkeypatch):
+    file = io.BytesIO()
+    half_red().save(file, "AVIF")
+    monkeypatch.setattr("openvse.media.images._formats", lambda: ("JPEG", "PNG"))
+    with pytest.raises(BadImageError, match=r"AVIF.*11\.3"):
+        read_image(file.getvalue())
+
+
+def test_names_of_heif_files():
+    assert all(names.is_image(name) for name in ("a.heic", "a.HEIF", "a.hif"))
+    assert not names.is_image(".heic")

@@ -1,7 +1,5 @@
 """What other programs wrote: people, ratings and places of XMP, names of sidecars, a Takeout, and dates in names."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """A model put together in Python, without a recipe, saves, loads and is found again like any other."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -1,14 +1,12 @@
 """A tower decides the length and the precision of embeddings, once."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 from openvse.aggregators import Tokens
 from openvse.encoders.base import Encoder
-from openvse.model.tower import Tower
+from openvse.model.tower import Tower, evaluating
 from openvse.types import Features, Inputs
 
 
@@ -38,3 +36,18 @@ def test_embeddings_leave_in_single_precision(unit_length: bool) -> None:
     assert tower.double()(
         Inputs(torch.randn(2, 3, 4, dtype=torch.float64), torch.ones(2, 3, dtype=torch.bool))
     ).vectors.dtype == (torch.float64)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_mode_comes_back(training: bool) -> None:
+    module = nn.Sequential(nn.Dropout(0.5)).train(training)
+    with evaluating(module):
+        assert not module.training and not module[0].training
+    assert module.training is module[0].training is training
+
+
+def test_the_mode_comes_back_after_an_error() -> None:
+    module = nn.Dropout(0.5).train()
+    with pytest.raises(KeyError), evaluating(module):
+        raise KeyError
+    assert module.training

@@ -1,7 +1,5 @@
 """A model in use: encoding, scoring, its folder and its fingerprint."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable
@@ -241,7 +239,7 @@ class TestDamagedFolders:
     def test_truncated_weights(self, folder: Path) -> None:
         weights = folder / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:1000])
-        with pytest.raises(ModelError, match="read"):
+        with pytest.raises(ModelError, match="model.safetensors"):
             load_as(TwoTower, folder)
 
     def test_weights_of_another_model(self, folder: Path) -> None:
@@ -263,10 +261,7 @@ class TestDamagedFolders:
     )
     def test_a_damaged_config(self, folder: Path, content: str) -> None:
         (folder / "config.json").write_text(content)
-        with pytest.raises(
-            ModelError,
-            match=r"config\.json",
-        ):
+        with pytest.raises(ModelError, match=r"config\.json"):
             load_as(TwoTower, folder)
 
     def test_a_missing_vocabulary(self, folder: Path) -> None:
@@ -330,6 +325,6 @@ class TestHub:
                 patch.setattr("huggingface_hub.hf_hub_download", hub)
                 load_as(TwoTower, slip)
         assert asked == ["runs/mien"]  # a folder called like an owner hides none of the owner's models
-        with pytest.raises(ModelError, match="neither") as error:
+        with pytest.raises(ModelError, match="not a valid id|no/such-model") as error:
             load_as(TwoTower, name)
         assert "\n" not in str(error.value)

@@ -1,7 +1,5 @@
 """Batches with several embeddings an item, for the terms that look behind the scores."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """VSE+2AD's adaptive optimisation against loops written from equation 6 and the released rule."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

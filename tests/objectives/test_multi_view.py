@@ -1,7 +1,5 @@
 """MV-VSE's terms against loops written from equations 8 to 15."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
@@ -242,7 +240,7 @@ def split_views(images: EmbeddingSet) -> list[tuple[Tensor, Tensor]]:
 def test_a_varying_number_of_views_is_refused_in_one_line(term) -> None:
     images = embeddings(3, 2, 0)
     images.mask[1, 1] = False
-    with pytest.raises(RecipeError, match="embeddings") as caught:
+    with pytest.raises(RecipeError) as caught:
         term(miner=Hardest(), criterion=Hinge())(scored(images, embeddings(3, 1, 1)))
     assert "\n" not in str(caught.value)
 

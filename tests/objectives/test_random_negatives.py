@@ -1,7 +1,5 @@
 """Random negatives, and ranking terms with anchors on one side."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -40,7 +38,7 @@ def test_more_than_there_are_takes_all() -> None:
     scores = torch.rand(3, 6)
     assert torch.equal(Random(num_negatives=9)(scores, POSITIVES), ~POSITIVES)
     assert (Random(num_negatives=2)(scores, POSITIVES).sum(dim=1) == 2).all()
-    with pytest.raises(RecipeError, match="least 1"):
+    with pytest.raises(RecipeError, match="num_negatives.*0"):
         Random(num_negatives=0)
 
 

@@ -1,7 +1,5 @@
 """Weights that are relative to the size of another term (PVSE, Fig. 7)."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

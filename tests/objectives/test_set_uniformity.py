@@ -1,7 +1,5 @@
 """DivE's uniformity within a set against a loop over its pairs."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

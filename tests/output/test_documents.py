@@ -1,7 +1,5 @@
 """Reports and pages: what is written for people to read."""
 
-from __future__ import annotations
-
 import base64
 import io
 

@@ -1,7 +1,5 @@
 """One table in every form."""
 
-from __future__ import annotations
-
 from openvse.output.table import Table
 
 FIGURES = Table(

@@ -1,7 +1,5 @@
 """Crisscrossed Captions and ECCV Caption against loops over single queries, SciPy, and the authors' package."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -18,13 +16,14 @@ from openvse.evaluation.protocols import protocol_named
 from openvse.similarities import SetMax
 from openvse.training.kind import Request, under_protocol
 from openvse.types import EmbeddingSet, Relevance
-from openvse_papers.datasets.coco_judgements import read_cxc, read_eccv_caption
 from openvse_papers.judged import (
     NumberedItems,
     bootstrap_correlation,
     judge_cxc,
     judge_eccv_caption,
     number_items,
+    read_cxc,
+    read_eccv_caption,
     spearman,
 )
 from openvse_papers.protocols import PROTOCOLS
@@ -107,7 +106,7 @@ def test_the_correlation_draws_one_pair_of_half_the_queries() -> None:
     assert (perfect.pairs, perfect.queries) == (120, 40)
     noisy = bootstrap_correlation(queries, ratings, np.random.default_rng(1).normal(size=120))
     assert abs(noisy.mean) < 15 < noisy.spread + 10
-    with pytest.raises(DataError, match="3 queries"):
+    with pytest.raises(DataError, match="3.*4"):
         bootstrap_correlation(np.arange(3), np.arange(3.0), np.arange(3.0))
 
 
@@ -123,7 +122,7 @@ def test_eccv_caption_on_its_tiny_files(items: NumberedItems, tmp_path: Path) ->
     assert whole.retrieval["image to text"].gallery == 9
     assert any("original_caption_to_image.json" in note for note in whole.notes)
     (tmp_path / "eccv_image_to_caption.json").write_text('{"1": [2]}')
-    with pytest.raises(DataError, match="captions"):
+    with pytest.raises(DataError):
         judge_eccv_caption(items, SetMax(), read_eccv_caption(tmp_path))
 
 
@@ -177,9 +176,9 @@ def test_protocols_say_what_is_not_theirs() -> None:
     with pytest.raises(DataError, match="'coco_k1'.*coco_1k"):
         protocol_named("coco_k1")
     for request, problem in (
-        (Request("x", protocol="vqa2"), "protocol vqa2 is for vqa, but the model is for retrieval"),
-        (Request("x", folds=3, protocol="coco_1k"), "has 5 fold"),
-        (Request("x", annotations=Path("x")), "--annotations is for a --protocol"),
+        (Request("x", protocol="vqa2"), "vqa2.*vqa.*retrieval"),
+        (Request("x", folds=3, protocol="coco_1k"), "coco_1k.*5.*--folds"),
+        (Request("x", annotations=Path("x")), "--annotations.*--protocol"),
     ):
         with pytest.raises(OpenVSEError, match=problem):
             under_protocol(request, "retrieval")

@@ -1,7 +1,5 @@
 """Published figures of the shipped recipes beside a report."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

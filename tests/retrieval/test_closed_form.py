@@ -1,7 +1,5 @@
 """The closed form: it is the ridge regression that leave-one-out prefers, and a run begins at its scores."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

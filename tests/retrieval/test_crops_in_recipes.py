@@ -1,7 +1,5 @@
 """Windows of images in a recipe: extracted from the shell, trained from their store and from images, and saved."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Terms that a model's parts do not suit are refused when the objective is built, with the path and the reason."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +82,13 @@ def test_both_sides_have_one_width(image: dict[str, Any], text: dict[str, Any], 
     if fits:
         build({**RANKING, "weight": 1.0}, **sides)
         return
-    with pytest.raises(RecipeError, match="wide"):
+    with pytest.raises(RecipeError, match=r"\d\d .*\d\d"):
         build({**RANKING, "weight": 1.0}, **sides)
 
 
 class TestResiduals:
     def test_neither_side_has_any(self) -> None:
-        message = (
-            r"^objective\.extra: diversity acts on residuals, but neither image\.aggregator gpo nor "
-            r"text\.aggregator mean yields any: use pie_net or slot_attention on at least one side, or remove the term$"
-        )
+        message = r"^objective\.extra: diversity .*image\.aggregator gpo .*text\.aggregator mean .*pie_net"
         with pytest.raises(RecipeError, match=message):
             build({"name": "diversity"}, text="mean")
 
@@ -125,10 +120,7 @@ class TestResiduals:
 class TestViews:
     @pytest.mark.usefixtures("tokens")
     def test_a_number_that_differs_by_image(self, term: dict[str, Any]) -> None:
-        message = (
-            rf"^objective\.extra: {term['name']} needs the same number of embeddings for every image, but "
-            r"image\.aggregator tokens yields as many as an image has elements"
-        )
+        message = rf"^objective\.extra: {term['name']} .*image\.aggregator tokens "
         with pytest.raises(RecipeError, match=message) as caught:
             build(term, image="tokens")
         assert "\n" not in str(caught.value)

@@ -1,7 +1,5 @@
 """The encoder of clips in a recipe: its backbone is a part, whose faults are placed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +35,10 @@ def test_the_backbone_is_a_part_with_options() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"backbone": "resnett"},
-            r"^image\.encoder\.backbone: unknown backbone 'resnett'; did you mean 'resnet'",
-        ),
-        ({"backbone": BACKBONE | {"image_size": 8}}, r"^image\.encoder\.backbone: image_size is 8 pixels"),
-        (
-            {"backbone": BACKBONE | {"projection": "linear"}},
-            r"image\.encoder\.backbone\.projection",
-        ),
-        ({"backbone": {"name": "precomputed", "feature_dim": 4}}, r"^image\.encoder: backbone must be"),
+        ({"backbone": "resnett"}, r"^image\.encoder\.backbone: .*'resnett'.*'resnet'"),
+        ({"backbone": BACKBONE | {"image_size": 8}}, r"^image\.encoder\.backbone: image_size.* 8 "),
+        ({"backbone": BACKBONE | {"projection": "linear"}}, r"image\.encoder\.backbone\.projection"),
+        ({"backbone": {"name": "precomputed", "feature_dim": 4}}, r"^image\.encoder: backbone"),
         ({"sampling": "first"}, r"image\.encoder\.sampling"),
     ],
 )

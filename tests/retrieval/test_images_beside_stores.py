@@ -1,7 +1,5 @@
 """An ensemble of stored regions and of grids that are seen in the images."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

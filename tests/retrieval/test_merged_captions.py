@@ -1,7 +1,5 @@
 """Whether identical captions of own data are one text in training is an option of the recipe."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """An exported model of mean colours and the colours that words name, written without PyTorch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Index and search with an exported model where PyTorch cannot be imported."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The curve as the model keeps it: formulas by hand, its file, and never one of another model."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import replace
@@ -75,13 +73,13 @@ def test_a_threshold_is_the_score_of_a_probability() -> None:
 
 @pytest.mark.parametrize("precision", [0.0, 1.1, float("nan")])
 def test_an_impossible_precision_is_refused(precision: float) -> None:
-    with pytest.raises(DataError, match="0 and.*1"):
+    with pytest.raises(DataError, match=f"precision.*{precision}"):
         CURVE.threshold(precision)
 
 
 @pytest.mark.parametrize("given", [(0, 1.0), (10, 0.0), (10, float("inf"))])
 def test_an_impossible_prior_is_refused(given: tuple[int, float]) -> None:
-    with pytest.raises(DataError, match="searched"):
+    with pytest.raises(DataError, match=f"{given[0]} .*{given[1]} "):
         CURVE.probabilities(np.array(0.0), *given)
 
 
@@ -97,30 +95,25 @@ def test_an_impossible_prior_is_refused(given: tuple[int, float]) -> None:
     ],
 )
 def test_knots_that_are_no_curve_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match="curve"):
+    with pytest.raises(DataError):
         replace(CURVE, **changes)
 
 
 def test_the_file_lists_thresholds_and_is_read_again() -> None:
     text = CURVE.to_json()
     assert Calibration.from_json(text) == CURVE
-    assert json.loads(text)["thresholds"] == {
-        "0.2": pytest.approx(CURVE.threshold(0.2)),
-        "0.5": pytest.approx(CURVE.threshold(0.5)),
-        "0.8": pytest.approx(CURVE.threshold(0.8)),
-        "0.9": pytest.approx(CURVE.threshold(0.9)),
-        "0.95": None,
-    }
+    told = json.loads(text)["thresholds"]
+    assert told == {f"{p}": pytest.approx(CURVE.threshold(p)) for p in (0.2, 0.5, 0.8, 0.9)} | {"0.95": None}
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 9}, "has format openvse-calibration 9.*update openvse"),
-        ({"scores": "high"}, "is damaged"),
-        ({"log_ratios": [1, 2]}, "is damaged"),
-        ({"data": {}}, "is damaged"),
-        ({"surprise": 1}, "is damaged"),
+        ({"version": 9}, "openvse-calibration 9.*openvse-calibration 1"),
+        ({"scores": "high"}, "openvse evaluate --calibrate"),
+        ({"log_ratios": [1, 2]}, "openvse evaluate --calibrate"),
+        ({"data": {}}, "openvse evaluate --calibrate"),
+        ({"surprise": 1}, "openvse evaluate --calibrate"),
     ],
 )
 def test_other_files_are_refused(change: dict[str, Any], message: str) -> None:
@@ -138,15 +131,6 @@ def test_a_model_folder_keeps_the_curve(model: TwoTower, tmp_path: Path) -> None
 
 
 @pytest.mark.medium
-def test_a_folder_without_a_curve_loads_as_before(model: TwoTower, tmp_path: Path) -> None:
-    model.calibration = None
-    model.save(tmp_path)
-    assert not (tmp_path / CALIBRATION).exists()
-    loaded = openvse.load(tmp_path)
-    assert isinstance(loaded, TwoTower) and loaded.calibration is None
-
-
-@pytest.mark.medium
 def test_a_changed_model_loses_the_curve(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     changed = built()
     changed.calibration = replace(CURVE, model=changed.fingerprint)
@@ -154,7 +138,7 @@ def test_a_changed_model_loses_the_curve(tmp_path: Path, caplog: pytest.LogCaptu
     next(changed.image.parameters()).data.mul_(2)
     with caplog.at_level(logging.WARNING):
         assert changed.calibration is None
-    assert "fitted to other weights" in caplog.text
+    assert len(caplog.records) == 1
     changed.save(tmp_path)  # over the folder that has one
     assert not (tmp_path / CALIBRATION).exists()
 
@@ -165,9 +149,8 @@ def test_a_curve_of_other_weights_in_the_folder_is_not_used(
 ) -> None:
     model.calibration = None
     model.save(tmp_path)
-    (tmp_path / CALIBRATION).write_text(
-        CURVE.to_json()
-    )  # as if weights had been copied over those of another model
+    # As if weights had been copied over those of another model.
+    (tmp_path / CALIBRATION).write_text(CURVE.to_json())
     loaded = openvse.load(tmp_path)
     assert isinstance(loaded, TwoTower) and loaded.calibration is None
     assert "(model abc)" in caplog.text

@@ -1,7 +1,5 @@
 """Images to index, and a model that needs no weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Indexes of random embeddings, and their engines, for the contract of the engines."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Queries of several parts, pages of hits, and conditions on items."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -16,6 +14,7 @@ from openvse.indexing import Index, build_index
 from openvse.indexing.conditions import parse_condition
 from openvse.search import Hit, Page, Query, SearchEngine
 from tests.failures import Failures
+from tests.naming import names
 
 DAY = 86_400 * 10**9
 
@@ -161,26 +160,30 @@ def test_case_and_accents(accents: SearchEngine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("condition", "message", "searched"),
+    ("condition", "named", "searched"),
     [
-        ("yaer = 2019", "no item has the key yaer, so no item fits this condition: there are year, ", 0),
-        ("yaer != 2019", "no item has the key yaer, so every item fits this condition: there are year", 5),
-        ("\u00e4hnlich contains x", "no item has the key \u00e4hnlich", 0),
-        ("pth ~ a*", "there are path, ", 0),
-        ("draft = 1", "the values of draft are true or false, which 1 cannot be compared with", 0),
-        ("draft != no", "which no cannot be compared with, so every item fits", 5),
-        ("tags = null", "the values of tags are texts, which null cannot", 0),
-        ("meta.date < 2002", "", 1),
-        ("year = foo", "", 0),  # one of the years is a text
-        ("year contains 9", "", 1),
+        ("yaer = 2019", ("yaer", "year"), 0),
+        ("yaer != 2019", ("yaer", "year"), 5),
+        ("\u00e4hnlich contains x", ("\u00e4hnlich",), 0),
+        ("pth ~ a*", ("pth", "path"), 0),
+        ("draft = 1", ("draft", "true", "false", 1), 0),
+        ("draft != no", ("draft", "no"), 5),
+        ("tags = null", ("tags", "null"), 0),
+        ("meta.date < 2002", (), 1),
+        ("year = foo", (), 0),  # one of the years is a text
+        ("year contains 9", (), 1),
     ],
 )
 def test_a_condition_on_values_that_no_item_has(
-    engine: SearchEngine, caplog: pytest.LogCaptureFixture, condition: str, message: str, searched: int
+    engine: SearchEngine,
+    caplog: pytest.LogCaptureFixture,
+    condition: str,
+    named: tuple[object, ...],
+    searched: int,
 ) -> None:
     first, second = engine.answer(["red", "blue"], Page(where=(condition, "size > 1")))
-    assert (first.searched, len(first.hits), len(first.warnings)) == (searched, searched, bool(message))
-    assert message in "".join(first.warnings) and first.warnings == second.warnings
+    assert (first.searched, len(first.hits), len(first.warnings)) == (searched, searched, bool(named))
+    assert names("".join(first.warnings), *named) and first.warnings == second.warnings
     assert [record.message for record in caplog.records] == [*first.warnings]  # once, for both
 
 
@@ -189,7 +192,7 @@ def test_numbers_and_texts_are_not_compared(model: ColourModel, photos: Path, tm
     build_index(model, photos, tmp_path / "index")
     with SearchEngine(model, Index.open(tmp_path / "index")) as engine:
         (answer,) = engine.answer("red", Page(where=("year = foo",)))
-    assert answer.warnings[0].startswith("the values of year are numbers, which foo cannot be compared with")
+    assert names(answer.warnings[0], "year", "foo")
 
 
 def test_dates(engine: SearchEngine) -> None:
@@ -207,15 +210,15 @@ def test_dates(engine: SearchEngine) -> None:
 
 NO_CONDITIONS = [
     ("year", "FIELD.*OPERATOR.*VALUE"),
-    ("size > big", "big is no size"),
-    ("size ~ 3", "which has no ~"),
+    ("size > big", "big"),
+    ("size ~ 3", "size.*~"),
     ("date > yesterday", "yesterday.*2024"),
-    ("kind = photo", "one of image, clip, sentence"),
-    ("a\\b = 1", "backslash"),
+    ("kind = photo", "photo.*image, clip, sentence"),
+    ("a\\b = 1", r"a\\b"),
     ("date = 9999", "9999"),
     ("date < 3000-01", "3000-01"),
     (f"size > {'9' * 400}", "999"),
-    ("size < 9000000 TiB", "out of range"),
+    ("size < 9000000 TiB", "9000000 TiB"),
 ]
 
 
@@ -228,12 +231,13 @@ def test_what_is_no_condition_is_refused() -> None:
 
 
 def test_what_is_no_query_is_refused(engine: SearchEngine) -> None:
-    with pytest.raises(DataError, match="the query is empty"):
+    with pytest.raises(DataError):
         Query(" ", avoid=("red",))
     with pytest.raises(DataError, match="image_weight.*2.0"):
         Query("red", image_weight=2.0)
-    with pytest.raises(DataError, match="skip is -1"):
-        find(engine, Query("red"), skip=-1)
+    for page in ({"skip": -1}, {"top_k": 0}):
+        with pytest.raises(DataError, match="|".join(f"{name}.*{value}" for name, value in page.items())):
+            find(engine, Query("red"), **page)
     for unused in (
         {"text": "red"},
         {"like": "red.png"},

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from openvse.search.hits import Hits
 from openvse.tokenization.vocabulary import UnknownWord
 from openvse.types import EmbeddingSet
 from resealing import reseal
+from tests.naming import names
 
 
 @pytest.fixture
@@ -33,12 +32,7 @@ def engine(model: ColourModel, index: Index) -> SearchEngine:
 def test_a_word_finds_its_image(engine: SearchEngine, photos: Path) -> None:
     answers = engine.search(list(COLOURS), top_k=1)
     found = [hits[0].path for hits in answers]
-    assert found == [
-        photos / "red.png",
-        photos / "green.png",
-        photos / "blue.png",
-        photos / "deeper/white.png",
-    ]
+    assert found == [photos / f"{name}.png" for name in ("red", "green", "blue", "deeper/white")]
 
 
 def test_hits_are_ranked(engine: SearchEngine, photos: Path) -> None:
@@ -51,29 +45,6 @@ def test_hits_are_ranked(engine: SearchEngine, photos: Path) -> None:
     assert hits[0] == Hit(1, hits[0].score, "blue.png", photos / "blue.png", by="both", matched=("blue",))
     assert hits[0].score == pytest.approx(1.0, abs=1e-3)
     assert hits[0].score > hits[1].score >= hits[2].score
-
-
-def test_fewer_images_than_asked_for(engine: SearchEngine) -> None:
-    assert len(engine.search(["red"], top_k=100)[0]) == 4
-
-
-def test_an_image_finds_itself(engine: SearchEngine, photos: Path) -> None:
-    answers = engine.search([Query(image=photos / "green.png"), Query(image=photos / "red.png")], top_k=2)
-    assert [hits[0].id for hits in answers] == ["green.png", "red.png"]
-
-
-def test_an_image_that_cannot_be_read(engine: SearchEngine, tmp_path: Path) -> None:
-    with pytest.raises(BadImageError):
-        engine.search(Query(image=tmp_path / "nowhere.png"))
-
-
-def test_no_question_no_answer(engine: SearchEngine) -> None:
-    assert engine.search([]) == engine.answer([]) == []
-
-
-def test_top_k_must_be_positive(engine: SearchEngine) -> None:
-    with pytest.raises(DataError, match="top_k.*0"):
-        engine.search(["red"], top_k=0)
 
 
 def test_another_model_is_refused(index: Index) -> None:
@@ -122,6 +93,8 @@ def test_a_query_by_itself(engine: SearchEngine, photos: Path) -> None:
     for image in (photos / "green.png", str(photos / "green.png"), Image.open(photos / "green.png")):
         (hit,) = engine.search(image, top_k=1)
         assert hit.id == "green.png"
+    with pytest.raises(BadImageError):
+        engine.search(Query(image=photos / "nowhere.png"))
 
 
 def test_an_empty_query_does_not_cancel_the_others(
@@ -132,8 +105,9 @@ def test_an_empty_query_does_not_cancel_the_others(
     first, second, third = engine.search(["red", " ", "blue"], top_k=1)
     assert [hit.id for hit in (*first, *third)] == ["red.png", "blue.png"]
     assert second == []
-    assert caplog.messages == ["an empty query has no hits (1 of 3 are empty)"]
-    with pytest.raises(DataError, match="queries"):
+    (told,) = caplog.messages
+    assert names(told, 1, 3)
+    with pytest.raises(DataError):
         engine.search(["", " "])
 
 
@@ -153,5 +127,5 @@ def test_a_query_without_numbers_is_refused(index: Index) -> None:
             embedded = super().encode_text(captions)
             return EmbeddingSet(embedded.vectors * torch.nan, embedded.mask)
 
-    with pytest.raises(ModelError, match="weights"):
+    with pytest.raises(ModelError, match="NaN"):
         SearchEngine(Broken(), index).search(["red"])

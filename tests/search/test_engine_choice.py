@@ -1,7 +1,5 @@
 """Choosing an engine: what the index notes of it, what it must not note, and what is refused."""
 
-from __future__ import annotations
-
 import shutil
 import warnings
 from dataclasses import replace
@@ -21,12 +19,7 @@ from openvse.search.exact import ExactSearch
 from openvse.search.proposing import StoreSearch
 from openvse.search.query import EmbeddedQueries
 from openvse.stores import STORES, EngineAddress, StoreKind
-from openvse.stores.choice import (
-    public_url,
-    secrets_in,
-    shown_url,
-    without_secrets,
-)
+from openvse.stores.choice import public_url, secrets_in, shown_url, without_secrets
 from openvse.stores.following import plan_engine, update_engine
 from openvse.stores.int8 import Int8Store
 from openvse_engines.catalogue import read_address
@@ -168,7 +161,7 @@ def test_the_environment_gives_the_secret_of_the_same_server_alone(monkeypatch: 
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ("faiss", "there is no engine faiss: give one of exact, int8, pgvector, qdrant"),
+        ("faiss", "faiss.*exact, int8, pgvector, qdrant"),
         ("qdrant", "URL.*http://localhost:6333"),
         ("postgresql://[hunter2", "URL"),
         ("https://me:hunter2/x@one.example", "URL"),
@@ -334,7 +327,7 @@ def test_a_server_that_is_not_there_is_said_in_lines_of_our_own(
     note(tmp_path, EngineAddress.new(tmp_path, "qdrant", url))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(EngineError, match="127.0.0.1.*1 cannot"):
+        with pytest.raises(EngineError, match="127.0.0.1.*1"):
             update_engine(tmp_path, url=url)
         assert not caplog.records
         place = EngineAddress.of(tmp_path, read_manifest(tmp_path).engine).name
@@ -349,7 +342,7 @@ def test_a_server_that_is_not_there_is_said_in_lines_of_our_own(
 def test_a_key_that_is_not_encrypted_is_said(caplog: pytest.LogCaptureFixture) -> None:
     from openvse_engines import qdrant
 
-    with pytest.raises(EngineError, match="qdrant.invalid.*1 cannot"):
+    with pytest.raises(EngineError, match="qdrant.invalid.*1"):
         qdrant.QdrantStore(
             EngineAddress("qdrant", "openvse_00000000", given="http://me:secret@qdrant.invalid:1"), 1, 4
         )

@@ -1,7 +1,5 @@
 """The contract of all engines: what they find, in which order, and that every change reaches them."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """An index of distributions: every search is by their distance, whichever side the query and the items are of."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

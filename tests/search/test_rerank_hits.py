@@ -1,7 +1,5 @@
 """Hits ranked again by a model that scores pairs of images and sentences."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 
-from colour_model import paint
 from openvse.errors import DataError, ModelError
 from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter
@@ -55,14 +52,6 @@ def fused() -> TwoTower:
         for weight in model.image.encoder.projection.parameters():
             weight.div_(spread)
     return model
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    """A folder with one image of every colour, one of them in a folder below."""
-    for name in ("red", "green", "blue", "deeper/white"):
-        paint(tmp_path / "photos" / f"{name}.png", Path(name).name)
-    return tmp_path / "photos"
 
 
 @pytest.fixture
@@ -188,7 +177,7 @@ def test_nothing_found_and_nothing_readable(
 
 @pytest.mark.parametrize(("top", "weight"), [(0, 1.0), (5, 1.5), (5, -0.1)])
 def test_options_out_of_range_are_refused(fused: TwoTower, top: int, weight: float) -> None:
-    with pytest.raises(DataError, match="top is 0|weight is"):
+    with pytest.raises(DataError, match=f"top.*{top}|weight.*{weight}"):
         HitReranker(fused, top=top, weight=weight)
 
 
@@ -223,7 +212,7 @@ def test_probabilities_are_those_of_the_model_that_ranks_again(
     with pytest.raises(DataError, match="0.5"):
         ranked(HitReranker(fused, weight=0.5), known, min_precision=0.25)
     fused.calibration = None
-    with pytest.raises(ModelError, match="calibrate"):
+    with pytest.raises(ModelError, match="min_precision.*--calibrate"):
         ranked(HitReranker(fused), known, min_precision=0.25)
 
 
@@ -256,5 +245,5 @@ def test_a_page_is_one_of_the_new_order(fused: TwoTower, hits: list[list[Hit]]) 
         [Query("red")], [Answer(Hits(hits[0][2:3]), 4, True)], [Page(1, 2, min_score=-9.0)]
     )
     assert (none.hits, none.more) == ([], False)
-    with pytest.raises(DataError, match="sentence"):
+    with pytest.raises(DataError):
         HitReranker(fused).rerank([Query(like="red.png")], [Answer(Hits(hits[0]))], [Page()])

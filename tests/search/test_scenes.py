@@ -1,7 +1,5 @@
 """Images that are nearly the same are one hit with a count; pages, conditions and thresholds stay right."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

@@ -1,7 +1,5 @@
 """An index of a real model is searched with the similarity that the model has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -49,7 +47,7 @@ def with_similarity(similarity: Similarity) -> TwoTower:
 
 @pytest.mark.medium
 def test_a_subclass_that_promises_nothing_is_refused(make_photos: PhotoMaker, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="indexed"):
+    with pytest.raises(ModelError):
         build_index(with_similarity(Averaged()), make_photos(2)[0].parent, tmp_path / "index")
 
 

@@ -1,7 +1,5 @@
 """One function makes an index and brings it up to date, for the command, the watcher and Python."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from openvse.errors import ModelError
 from openvse.indexing import Index
 from openvse.indexing.manifest import find_model, read_manifest
 from openvse.pipeline import WorkProgress
+from openvse.search.cache import ByteCache
 from openvse.search.updating import IndexSettings, index
 from openvse.stores.choice import EngineAddress
 from tests.runtime.colour_export import write_export
@@ -32,12 +31,8 @@ def test_what_is_not_said_is_as_before(model: ColourModel, photos: Path, tmp_pat
     assert (again.items.count, again.items.reused, again.engine.put) == (4, 3, 1)
     assert read_manifest(out).dtype == "float16"
     assert EngineAddress.of(out, read_manifest(out).engine).engine == "int8"
-    assert [item.id for item in Index.open(out).items] == [
-        "deeper/white.png",
-        "green.png",
-        "new.png",
-        "red.png",
-    ]
+    ids = [item.id for item in Index.open(out).items]
+    assert ids == ["deeper/white.png", "green.png", "new.png", "red.png"]
     last = index(model, photos, out, IndexSettings(ignore=[], engine="exact"))
     assert (last.items.count, last.engine.name) == (5, "exact")
 
@@ -58,3 +53,23 @@ def test_a_model_may_be_named(tmp_path: Path) -> None:
     assert find_model(tmp_path / "index")[0] == str(export)
     with pytest.raises(ModelError):
         index("runs/mine/best", tmp_path / "photos", tmp_path / "index")
+
+
+def test_what_was_not_used_for_longest_is_forgotten() -> None:
+    kept, made = ByteCache[bytes](100), list[str]()
+
+    for name in ("a", "b", "a", "c", "a", "b"):
+        if kept.find(name) is None:
+            made.append(name)
+            kept.keep(name, bytes(40))
+        assert len(kept) <= 100
+    assert made == ["a", "b", "c", "b"]  # b was not used for longest when c came
+
+
+def test_what_is_too_large_is_not_kept_and_the_first_of_two_stays() -> None:
+    kept = ByteCache[str](3)
+    kept.keep("a", "long")
+    assert kept.find("a") is None and len(kept) == 0
+    kept.keep("b", "one")
+    kept.keep("b", "two")
+    assert kept.find("b") == "one" and len(kept) == 3

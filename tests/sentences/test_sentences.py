@@ -1,7 +1,5 @@
 """Poolings and text towers that sentence-transformers loads, trains and saves."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small index of drawn images, tiny untrained models, and a server of them."""
 
-from __future__ import annotations
-
 import io
 import json
 import threading
@@ -26,9 +24,9 @@ from openvse.serving.server import create_app, listen, make_server
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
 from openvse.tasks.recipes import parse_recipe
-from openvse_papers.vqa.answerer import Answerer
+from openvse_papers.vqa.answerer import build_answerer
 from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.build import build_answerer
+from openvse_papers.vqa.explain import ServedAnswerer
 from tests.conftest import draw_photo
 from tests.tiny_questions import COLOURS, answering_tree
 
@@ -75,12 +73,13 @@ def second() -> TwoTower:
 
 
 @pytest.fixture(scope="session")
-def answerer() -> Answerer:
+def answerer() -> ServedAnswerer:
     torch.manual_seed(2)
     image = {"encoder": {**ENCODER, "augmentation": "none"}, "aggregator": "tokens"}
     tree = answering_tree(Path()) | {"image": image}
     answers = AnswerVocabulary(COLOURS, votes=False)
-    return build_answerer(parse_recipe(tree), questions=["what colour is the dog"], answers=answers).eval()
+    model = build_answerer(parse_recipe(tree), questions=["what colour is the dog"], answers=answers)
+    return ServedAnswerer(model.eval())
 
 
 def write_photos(folder: Path, count: int = NUM_PHOTOS) -> Path:
@@ -149,7 +148,7 @@ def client_of(service: Service) -> Iterator[TestClient]:
 
 
 @pytest.fixture(scope="session")
-def service(place: Place, model: TwoTower, second: TwoTower, answerer: Answerer) -> Service:
+def service(place: Place, model: TwoTower, second: TwoTower, answerer: ServedAnswerer) -> Service:
     settings = Settings(rerank_top=5)
     names = {"model": "tiny", "rerank": "second", "answer": "answerer"}
     return Service(place.index, model, settings, reranker=second, answerer=answerer, names=names)

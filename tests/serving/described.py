@@ -1,7 +1,5 @@
 """Requests that are made from the description of an interface; as a program, their statuses are printed."""
 
-from __future__ import annotations
-
 import json
 import sys
 

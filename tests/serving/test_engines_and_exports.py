@@ -1,7 +1,5 @@
 """Engines in the place of an index folder, and exported models in the place of models of PyTorch."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Questions that arrive together are answered by one call, and the fault of one is its own."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

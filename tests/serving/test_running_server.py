@@ -1,7 +1,5 @@
 """A server on a port: its end, updates of its index, and clients that do nothing."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -23,7 +21,7 @@ from openvse.serving.service import Service
 from openvse.serving.settings import Limits, Settings
 from tests.conftest import draw_photo
 from tests.forking import command, forked
-from tests.serving.conftest import Place, Running
+from tests.serving.conftest import Place, Running, wait_for
 
 Start = Callable[[Service], Running]
 
@@ -77,11 +75,10 @@ def test_requests_beside_more_work_than_allowed_are_refused(
     monkeypatch.setattr(Service, "facts", facts)
     server = running(Service(place.index, model, Settings(limits=Limits(connections=5))))
     with ThreadPoolExecutor(4) as threads:
-        busy, until = [], time.monotonic() + 20
+        busy = []
         for number in range(4):  # one after the other: one without its head would make room
             busy.append(threads.submit(httpx.get, f"{server.url}/api/items/1", timeout=30))
-            while len(begun) <= number and time.monotonic() < until:
-                time.sleep(0.01)
+            wait_for(lambda number=number: len(begun) > number, seconds=20)
         refused = httpx.get(f"{server.url}/health").status_code
         may_end.set()
         assert [each.result().status_code for each in busy] == [200] * 4
@@ -108,15 +105,10 @@ def test_an_updated_index_is_served_without_losing_a_request(
             build_index(model, own_place.photos, own_place.index)
         (own_place.photos / "001.jpg").unlink()
         build_index(model, own_place.photos, own_place.index)
-        found: dict[str, object] = {}
-        until = time.monotonic() + 20
-        while time.monotonic() < until and found.get("items") != 10:
-            found = httpx.get(f"{server.url}/api/info").json()
-            time.sleep(0.05)
+        wait_for(lambda: httpx.get(f"{server.url}/api/info").json()["items"] == 10)
         stop.set()
         for each in asking:
             each.result()
-    assert found["items"] == 10
     assert len(statuses) > 10 and set(statuses) == {200}
 
 
@@ -137,10 +129,8 @@ def test_an_index_that_is_gone_or_of_another_model_is_served_as_it_was(
 ) -> None:
     server = running(Service(own_place.index, model, Settings(reload_s=0.05)))
     build_index(second, own_place.photos, own_place.index, overwrite=True)
-    until = time.monotonic() + 20
-    while time.monotonic() < until and not server.service.trouble:
-        time.sleep(0.05)
-    assert "was made by model" in server.service.trouble
+    wait_for(lambda: bool(server.service.trouble))
+    assert second.fingerprint in server.service.trouble
     reply = httpx.get(f"{server.url}/api/search", params={"q": "grass"})
     assert reply.status_code == 200 and len(reply.json()["hits"]) == 8
 

@@ -1,23 +1,14 @@
 """Order similarity against the definition, a coordinate at a time."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from openvse.functional import normalize
 from openvse.similarities import Order, order
 from openvse.types import EmbeddingSet
-
-
-def random_set(items: int, k: int, seed: int, dim: int = 5) -> EmbeddingSet:
-    generator = torch.Generator().manual_seed(seed)
-    mask = torch.rand(items, k, generator=generator) > 0.4
-    mask[:, 0] = True
-    return EmbeddingSet(normalize(torch.randn(items, k, dim, dtype=torch.float64, generator=generator)), mask)
+from tests.similarities.random_sets import random_set
 
 
 def whole(vectors: Tensor) -> EmbeddingSet:

@@ -1,7 +1,5 @@
 """Set-max against a loop over all pairs of embeddings."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +9,7 @@ from torch import Tensor
 from openvse.functional import set_max_scores
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet
+from tests.similarities.random_sets import random_set
 
 
 class Same(SetMax):
@@ -65,13 +64,6 @@ class DoubledSetMax(Doubled, SetMax):
 )
 def test_who_scores_in_another_way_does_not_inherit_the_promise(kind: type[SetMax], indexable: bool) -> None:
     assert kind.indexable is kind().indexable is indexable
-
-
-def random_set(items: int, k: int, seed: int) -> EmbeddingSet:
-    generator = torch.Generator().manual_seed(seed)
-    mask = torch.rand(items, k, generator=generator) > 0.4
-    mask[:, 0] = True
-    return EmbeddingSet(torch.randn(items, k, 5, dtype=torch.float64, generator=generator), mask)
 
 
 @settings(max_examples=25, deadline=None)

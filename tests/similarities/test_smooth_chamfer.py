@@ -1,7 +1,5 @@
 """Smooth-Chamfer similarity against a loop over the embeddings, and its bounds."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -13,20 +11,12 @@ from torch import Tensor
 
 import openvse
 from openvse.errors import RecipeError
-from openvse.functional import normalize
 from openvse.retrieval.build import build_model
 from openvse.similarities import SetMax, SmoothChamfer
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import EmbeddingSet
+from tests.similarities.random_sets import random_set
 from tests.tiny import tiny_tree
-
-
-def random_set(items: int, k: int, seed: int) -> EmbeddingSet:
-    generator = torch.Generator().manual_seed(seed)
-    mask = torch.rand(items, k, generator=generator) > 0.4
-    mask[:, 0] = True
-    vectors = torch.randn(items, k, 5, dtype=torch.float64, generator=generator)
-    return EmbeddingSet(normalize(vectors), mask)
 
 
 def slow(images: list[Tensor], texts: list[Tensor], sharpness: float | None) -> float:

@@ -1,7 +1,5 @@
 """Overrides that pages, headers of recipes and messages print: each key is one of a recipe or of a part."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

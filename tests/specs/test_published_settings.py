@@ -1,7 +1,5 @@
 """Recipes of published settings say what the papers print, or what the released code does where these are silent."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Recipes of the rows of the papers' tables differ from the main recipe in what the row says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """``studies/caption_questions.py`` makes questions of captions that openvse reads as a question set."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from types import ModuleType
@@ -9,7 +7,7 @@ from types import ModuleType
 import pytest
 from PIL import Image
 
-from openvse_papers.datasets.question_folder import open_question_folder
+from openvse_papers.datasets.published import open_question_folder
 
 pytest.importorskip("denckring_en_pos")
 STUDIES = Path(__file__).parents[2] / "studies"

@@ -1,7 +1,5 @@
 """``studies/fair_rows.py`` gives each method the same number of settings, and chooses on validation."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """``studies/photo_clips.py`` makes clips whose captions name the order, and a control without order."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``studies/synthetic_pooling.py`` repeats the synthetic experiment of VSE-infinity."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from pathlib import Path

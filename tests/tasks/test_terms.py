@@ -1,7 +1,5 @@
 """The papers' terms: what the table names must exist, and what it says to write must build."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

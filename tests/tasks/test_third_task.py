@@ -194,8 +194,8 @@ def test_it_trains_resumes_loads_and_evaluates(counting: None, tmp_path: Path) -
     assert Counter(model.text).spec == model.spec
     kind = task_kind(model.task)
     counted = kind.evaluate([model], Request(str(corpus / "tiny.csv"), "validation"))
-    assert counted.to_markdown().startswith("mean error")
-    with pytest.raises(ModelError, match="sentences"):
+    assert isinstance(counted, Counted)
+    with pytest.raises(ModelError, match="best"):
         load_as(TwoTower, best)
 
 

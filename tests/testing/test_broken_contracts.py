@@ -1,7 +1,5 @@
 """The checks that plug-in authors run find what is broken, and say what it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -140,7 +138,7 @@ class Averaged(SetMax):
     ("part", "message"),
     [
         (Scaled, "Scaled.*'cosine'.*is_cosine"),
-        (Scaled, "'pairs': pairs.. differs"),
+        (Scaled, "'pairs'"),
         (Centred, "'blocks'.*1"),
         (Averaged, "'masked'"),
         (Averaged, "'indexable'"),
@@ -216,12 +214,12 @@ def opens_anything(root: Path, *, require_images: bool = True) -> Corpus:
             "'partners'.*2",
         ),
         (changed(lambda c: replace(c, captions=("a", " ", "b"))), "'partners'.*1"),
-        (changed(lambda c: replace(c, splits=("learn",) * 3)), "'splits': unknown split.* .'learn'"),
+        (changed(lambda c: replace(c, splits=("learn",) * 3)), "'splits'.* .'learn'"),
         (
             changed(lambda c: replace(c, image_paths=(c.image_paths[0].parents[1] / "captions.txt",) * 3)),
             "'images': .*captions.txt",
         ),
-        (forgets_without_images, "'without images': require_images=False loses 2 image"),
+        (forgets_without_images, "'without images'.*require_images=False.*2"),
         (opens_anything, "'empty'.*KeyError"),
     ],
 )
@@ -237,7 +235,7 @@ def test_a_sound_data_set_passes(copy: Path) -> None:
 
 
 def test_a_copy_that_does_not_open_is_broken(tmp_path: Path) -> None:
-    with pytest.raises(BrokenContractError, match="metadata"):
+    with pytest.raises(BrokenContractError, match="folder.*metadata"):
         check_dataset("folder", tmp_path)
     with pytest.raises(BrokenContractError, match="open_lines.*captions.txt"):
         check_dataset(open_lines, tmp_path)
@@ -253,5 +251,5 @@ def test_an_empty_folder_may_not_open(copy: Path) -> None:
             raise DataError("there is\nnothing")
         return open_lines(root, require_images=require_images)
 
-    with pytest.raises(BrokenContractError, match="several"):
+    with pytest.raises(BrokenContractError, match="'empty'"):
         check_dataset(tells_long, copy)

@@ -1,7 +1,5 @@
 """The checks of miners, criteria and objective terms find what is broken, and say what it is."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

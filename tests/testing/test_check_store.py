@@ -1,7 +1,5 @@
 """The contract of stores: our own keep it, and broken ones are named."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """Sentences are cleaned as a model was trained, and words that a tokenizer spells out are unknown."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

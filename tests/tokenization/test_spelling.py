@@ -1,7 +1,5 @@
 """Which known word an unknown one is read as."""
 
-from __future__ import annotations
-
 import torch
 
 from openvse.encoders import BiGRU

@@ -16,11 +16,8 @@ def test_the_specials_come_first() -> None:
 
 
 def test_words_are_ordered_by_frequency_then_alphabet() -> None:
-    assert Vocabulary.from_captions(CAPTIONS).words == ("a", "dog", "cat", "runs", "sits", "the")
-
-
-def test_the_order_of_captions_does_not_matter() -> None:
-    assert Vocabulary.from_captions(CAPTIONS).words == Vocabulary.from_captions(reversed(CAPTIONS)).words
+    for captions in (CAPTIONS, CAPTIONS[::-1]):
+        assert Vocabulary.from_captions(captions).words == ("a", "dog", "cat", "runs", "sits", "the")
 
 
 def test_rare_words_are_left_out() -> None:
@@ -75,25 +72,18 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch) -> None:
     assert Vocabulary.load(path).words == ("old",)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"words": 3}', '{"words'])
-def test_a_damaged_file_is_named(tmp_path, content: str) -> None:
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"words": 3}', '{"words', None])
+def test_a_damaged_or_missing_file_is_named(tmp_path, content: str | None) -> None:
     path = tmp_path / "vocabulary.json"
-    path.write_text(content)
+    if content is not None:
+        path.write_text(content)
     with pytest.raises(ModelError, match="vocabulary.json"):
         Vocabulary.load(path)
 
 
-def test_a_missing_file_is_named(tmp_path) -> None:
-    with pytest.raises(ModelError, match="read"):
-        Vocabulary.load(tmp_path / "vocabulary.json")
-
-
 @pytest.mark.parametrize("captions", [[], ["", "?!"]])
 def test_captions_without_words_are_refused(captions: list[str]) -> None:
-    with pytest.raises(DataError, match="1 times"):
+    with pytest.raises(DataError, match=" 1 .*min_count"):
         Vocabulary.from_captions(captions)
-
-
-def test_a_threshold_that_leaves_nothing_is_refused() -> None:
-    with pytest.raises(DataError, match="9 times.*min_count"):
+    with pytest.raises(DataError, match=" 9 .*min_count"):
         Vocabulary.from_captions(CAPTIONS, min_count=9)

@@ -1,7 +1,5 @@
 """A run that goes on knows its data by their pairs: at another place, with other pairs, in another order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A batch that is embedded in chunks has the gradient of the whole batch, and keeps the activations of one chunk."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any
@@ -74,10 +72,7 @@ def test_each_chunk_is_embedded_twice_with_the_same_random_numbers() -> None:
     seen: list[Tensor] = []
     model.image.aggregator.register_forward_pre_hook(lambda _, given: seen.append(given[0].mask.clone()))
     model.chunk_size = 3
-    values, mask = (
-        torch.randn(7, 9, model.image.encoder.feature_dim).double(),
-        torch.ones(7, 9, dtype=torch.bool),
-    )
+    values, mask = torch.randn(7, 9, model.image.encoder.feature_dim).double(), torch.ones(7, 9).bool()
     images, _ = model(Inputs(values, mask), model.read_texts(CAPTIONS))
     assert [len(each) for each in seen] == [3, 3, 1]
     images.vectors.sum().backward()

@@ -1,7 +1,5 @@
 """Two processes compute what one does on the whole batch, gradient included."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -87,13 +85,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 def test_two_processes_equal_one(two: list[dict[str, Any]]) -> None:
     images, texts, weight = data()
     weight.requires_grad_()
-    loss = loss_of(
-        images,
-        texts,
-        weight,
-        positives_of(torch.arange(IMAGES), torch.arange(len(TEXT_IMAGES))),
-        torch.arange(IMAGES),
-    )
+    keys = torch.arange(IMAGES)
+    loss = loss_of(images, texts, weight, positives_of(keys, torch.arange(len(TEXT_IMAGES))), keys)
     loss.backward()
     for found in (each["ranked"] for each in two):
         torch.testing.assert_close(found["loss"], loss.detach(), rtol=0, atol=1e-10)

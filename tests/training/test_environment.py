@@ -1,7 +1,5 @@
 """What a run records about the machine, its cost and its precision."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -38,20 +36,16 @@ def test_a_run_records_the_memory_of_each_epoch(tmp_path: Path) -> None:
 pytestmark = pytest.mark.medium
 
 
-@pytest.mark.parametrize("has_bf16", [True, False])
-def test_auto_is_what_the_processor_computes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_bf16: bool
+@pytest.mark.parametrize(
+    ("wanted", "has_bf16", "taken"),
+    [("auto", True, "bf16"), ("auto", False, "fp32"), ("bf16", False, "bf16")],
+)
+def test_auto_is_what_the_processor_computes_and_bf16_is_told_where_it_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str, has_bf16: bool, taken: str
 ) -> None:
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx2": True, "avx512_bf16": has_bf16})
     watcher, corpus = Recorder(), write_tiny_corpus(tmp_path / "corpus")
-    run_recipe(tiny_recipe(corpus, precision="auto", device="cpu"), tmp_path / "run", watcher=watcher)
-    precision = "bf16" if has_bf16 else "fp32"
-    assert f"precision: {precision}" in watcher.notes
-    assert read_records(tmp_path / "run" / METRICS).of("environment")[0]["precision"] == precision
-
-
-def test_bf16_on_a_processor_without_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx2": True})
-    watcher, corpus = Recorder(), write_tiny_corpus(tmp_path / "corpus")
-    run_recipe(tiny_recipe(corpus, precision="bf16", device="cpu"), tmp_path / "run", watcher=watcher)
-    assert any("training.precision=auto" in warning for warning in watcher.warnings)
+    run_recipe(tiny_recipe(corpus, precision=wanted, device="cpu"), tmp_path / "run", watcher=watcher)
+    assert any("training.precision=auto" in each for each in watcher.warnings) == (wanted != "auto")
+    assert wanted != "auto" or f"precision: {taken}" in watcher.notes
+    assert read_records(tmp_path / "run" / METRICS).of("environment")[0]["precision"] == taken

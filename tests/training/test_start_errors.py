@@ -1,7 +1,5 @@
 """What goes wrong with a start is one line that says what to do, and leaves nothing half-made."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -122,7 +120,7 @@ def test_weights_that_exceed_the_memory(
         run_recipe(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     monkeypatch.setattr("openvse.training.memory.memory_of_machine", lambda: weights - 1)
-    with pytest.raises(ModelError, match="weights"):
+    with pytest.raises(ModelError):
         run_recipe(recipe, tmp_path / "run")
 
 

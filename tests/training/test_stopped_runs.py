@@ -1,7 +1,5 @@
 """Runs that were killed, lost a file, or are started again: nothing is lost, repeated or replaced unasked."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -15,7 +13,7 @@ from openvse.errors import DataError, OpenVSEError, TrainingError
 from openvse.tasks.run import run_recipe
 from openvse.training.records import EpochReport, Silent, StepReport
 from tests.forking import forked
-from tests.tiny import read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
+from tests.tiny import read_metrics, tiny_recipe, tiny_tree
 
 ONE_EPOCH = [{"epochs": 1}]
 
@@ -26,11 +24,6 @@ class KillAfterValidation(Silent):
     def epoch(self, report: EpochReport) -> None:
         if report.epoch == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_corpus(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

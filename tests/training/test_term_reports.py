@@ -1,7 +1,5 @@
 """What terms report reaches the log, at the pace of the log, and changes nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -11,15 +9,11 @@ from openvse.model.two_tower import TwoTower
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
-from tiny import read_metrics, tiny_tree, write_tiny_corpus
+from tiny import read_metrics, tiny_tree
+
+pytestmark = pytest.mark.medium
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_corpus(tmp_path_factory.mktemp("corpus"))
-
-
-@pytest.mark.medium
 def test_the_adaptive_miner_reports_as_often_as_the_loss(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus, phases=[{"epochs": 2}], log_every=3)
     tree["objective"]["ranking"] = {
@@ -40,47 +34,28 @@ def test_the_adaptive_miner_reports_as_often_as_the_loss(corpus: Path, tmp_path:
     assert report["ranking.t2i_uniformity"] > 0
 
 
-@pytest.mark.medium
-def test_terms_without_reports_write_no_records(corpus: Path, tmp_path: Path) -> None:
-    run_recipe(parse_recipe(tiny_tree(corpus, phases=[{"epochs": 1}])), tmp_path / "run")
-    kinds = {record["kind"] for record in read_metrics(tmp_path / "run")}
-    assert kinds == {"data", "vocabulary", "train", "validation", "curves"}  # the curves are the aggregators'
-
-
-@pytest.mark.medium
 def test_coefficients_of_gpo_are_logged_after_each_epoch(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus, phases=[{"epochs": 2}])
     tree["image"]["aggregator"] = {"name": "multi_view", "aggregator": "gpo", "num_views": 2}
-    run_recipe(parse_recipe(tree), tmp_path / "run")
+    result = run_recipe(parse_recipe(tree), tmp_path / "run")
     curves = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "curves"]
     assert [record["epoch"] for record in curves] == [1, 2]
     model = load_as(TwoTower, tmp_path / "run" / "best")
     last = curves[-1]
-    assert {
-        "image.view1.coefficients_36",
-        "image.view2.coefficients_36",
-        "text.coefficients_10",
-    } < last.keys()
+    wanted = {"image.view1.coefficients_36", "image.view2.coefficients_36", "text.coefficients_10"}
+    assert wanted < last.keys()
     assert len(last["text.coefficients_10"]) == 10
     assert sum(last["text.coefficients_10"]) == pytest.approx(1, abs=1e-5)
-    best = next(record for record in curves if record["epoch"] == _best_epoch(tmp_path / "run"))
+    best = next(record for record in curves if record["epoch"] == result.progress.best_epoch)
     expected = model.text.aggregator.coefficients(torch.tensor([10]))[0]
     torch.testing.assert_close(torch.tensor(best["text.coefficients_10"]), expected, rtol=1e-4, atol=1e-6)
 
 
-def _best_epoch(run: Path) -> int:
-    validations = [record for record in read_metrics(run) if record["kind"] == "validation"]
-    return int(max(validations, key=lambda record: record["rsum"])["epoch"])
-
-
-@pytest.mark.medium
-def test_aggregators_without_curves_write_none(corpus: Path, tmp_path: Path) -> None:
+def test_terms_without_reports_and_aggregators_without_curves_write_none(
+    corpus: Path, tmp_path: Path
+) -> None:
     tree = tiny_tree(corpus, phases=[{"epochs": 1}])
     tree["image"]["aggregator"] = tree["text"]["aggregator"] = "mean"
     run_recipe(parse_recipe(tree), tmp_path / "run")
-    assert {record["kind"] for record in read_metrics(tmp_path / "run")} == {
-        "data",
-        "vocabulary",
-        "train",
-        "validation",
-    }
+    kinds = {record["kind"] for record in read_metrics(tmp_path / "run")}
+    assert kinds == {"data", "vocabulary", "train", "validation"}

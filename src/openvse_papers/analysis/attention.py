@@ -1,7 +1,8 @@
-"""Maps of a model over an image: attention, or the cosine of its parts and each view, and their figure."""
+"""What a model weighs: maps over an image, and learned pooling coefficients by the size of the set."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,40 +11,49 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from openvse.aggregators import GPO
 from openvse.aggregators.base import Attends
+from openvse.aggregators.learned import FSPool
 from openvse.batches.loaders import own_features, with_features
 from openvse.corpus import Corpus
 from openvse.encoders.image_encoder import Located, grid_cells, locate
 from openvse.errors import BadImageError, DataError, OpenVSEError
 from openvse.features.store import FeatureStore, open_store
-from openvse.functional import normalize
+from openvse.functional import interpolate, normalize
 from openvse.media.packed import ImageFile
 from openvse.media.videos import read_poster
 from openvse.model.base import Model
 from openvse.model.tower import evaluating
 from openvse.model.two_tower import TwoTower
 from openvse.output.documents import percent
-from openvse.output.figures import PAGE, QUIET, blank, lines_of, marked, new_figure
+from openvse.output.figures import (
+    PAGE,
+    QUIET,
+    blank,
+    colour,
+    legend_below,
+    line_style,
+    lines_of,
+    marked,
+    new_figure,
+)
 from openvse.output.table import Table
 from openvse.pipeline import failure_reason, tell_skipped
 from openvse.similarities.order import Fused
 from openvse.training.kind import Request
 from openvse.types import EmbeddingSet, Features, FeatureSource
-from openvse_papers.analysis.answers import truths_of
-from openvse_papers.analysis.hits import shown_image
-from openvse_papers.analysis.opening import open_split
-from openvse_papers.analysis.result import Analysis
+from openvse_papers.analysis.hits import shown_image, truths_of
+from openvse_papers.analysis.opening import Analysis, open_split
 from openvse_papers.datasets.published import open_questions
-from openvse_papers.vqa.accuracy import answer_accuracy
 from openvse_papers.vqa.answerer import Answerer
+from openvse_papers.vqa.answers import answer_accuracy
 from openvse_papers.vqa.explain import explain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
 
 PAIRED = 8
 """The most captions that a model that scores pairs reads beside each image."""
@@ -80,10 +90,6 @@ class Gallery:
 
     captions: Sequence[str]
     own: Sequence[frozenset[int]] = ()
-
-    def is_right(self, image: int, caption: int) -> bool | None:
-        """Return whether a caption belongs to an image, or None if unknown."""
-        return caption in self.own[image] if self.own else None
 
 
 def gallery_of(corpus: Corpus, drawn: Corpus) -> Gallery:
@@ -150,7 +156,7 @@ def _view_maps(
             weights=row[real].float().cpu(),
             boxes=first.boxes[: int(real.sum())],
             caption=gallery.captions[best],
-            right=gallery.is_right(number, best),
+            right=best in gallery.own[number] if gallery.own else None,
         )
 
 
@@ -210,10 +216,8 @@ def map_answers(
             title += f", truth: {truth[0]}"
         for row, (seen, read) in enumerate(zip(one.image_weights, one.word_weights, strict=True), 1):
             words = tuple(zip(one.words, read.tolist(), strict=True))
-            first = ImageMap(
-                name, image_id, path, f"reduction {row}", "attention", seen, one.boxes, one.tiled
-            )
-            maps.append(replace(first, caption=title, right=right, words=words))
+            seen_at = f"reduction {row}", "attention", seen, one.boxes, one.tiled
+            maps.append(ImageMap(name, image_id, path, *seen_at, title, right, words))
     return maps
 
 
@@ -223,12 +227,10 @@ def _located(model: TwoTower, image_id: str, path: ImageFile, features: FeatureS
         place = locate(model.image.encoder, model.read_images([path]).to(model.device))
     else:
         at = features.positions([image_id])
-        raw = features.gather(at)
+        raw, covers = features.gather(at), model.image.encoder.backbone.covers_image
+        place = Located(raw, grid_cells(raw.values.shape[1]) if covers else None, True)
         if isinstance(features, FeatureStore) and features.has_boxes:
             place = Located(raw, features.boxes(at)[0], False)
-        else:
-            covers = model.image.encoder.backbone.covers_image
-            place = Located(raw, grid_cells(raw.values.shape[1]) if covers else None, True)
     if place.boxes is None:
         raise OpenVSEError(
             f"{image_id}: the model gives no places of its features: name a model that reads grids or boxes, or a "
@@ -256,7 +258,6 @@ def pick_images(corpus: Corpus, count: int) -> Corpus:
     return corpus.select(np.array(readable))
 
 
-NAME = "attention"
 PIXELS = 336
 """The longer side of an image in the figure."""
 
@@ -284,7 +285,7 @@ def analyze_attention(maps: Sequence[ImageMap]) -> Analysis:
     tables = {"": Table(header, rows), "captions": Table(columns, captions)}
     if words:
         tables["words"] = Table(("model", "image", "view", "position", "word", "weight"), words)
-    return Analysis(NAME, Table(columns, captions), tables, {"": lambda: _draw(maps)})
+    return Analysis("attention", Table(columns, captions), tables, {"": lambda: _draw(maps)})
 
 
 def heat_of(
@@ -464,3 +465,132 @@ def _answers(name: str, model: Answerer, request: Request, asked: Subjects) -> l
         truths = [] if asked.captions else [truths_of(q) for q in own]
         maps += map_answers(name, model, (image_id, path), texts, truths)
     return maps
+
+
+SIZES = (10, 20, 36, 49)
+"""Sizes of short and long captions, of 36 regions, and of a 7 x 7 grid."""
+K = 5
+"""The k of the k-max pooling shown beside learned ones."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The coefficients of one pooling for sets of ``size`` elements, largest element first.
+
+    They are means over the dimensions if each has its own. ``pool`` is "" if the pooling is the aggregator.
+    """
+
+    model: str
+    side: str
+    pool: str
+    size: int
+    values: tuple[float, ...]
+
+    @property
+    def label(self) -> str:
+        """The name of the curve in a legend."""
+        return f"{self.model}, {self.pool}" if self.pool else self.model
+
+    def effective(self) -> float:
+        """Return how many equal coefficients would be as concentrated: ``(sum |c|)^2 / sum c^2``. 1 for max pooling."""
+        squares = sum(value * value for value in self.values)
+        return sum(map(abs, self.values)) ** 2 / squares if squares else 0.0
+
+
+def k_max(size: int, k: int) -> list[float]:
+    """Return the coefficients of the mean of the k largest of ``size`` values. 1 is max pooling, ``size`` the mean."""
+    taken = min(k, size)
+    return [1 / taken] * taken + [0.0] * (size - taken)
+
+
+def learned_curves(towers: Mapping[str, TwoTower], sizes: Sequence[int]) -> list[Curve]:
+    """Return the coefficients that the poolings of some models have learned (VSE-infinity, Fig. 5)."""
+    curves = []
+    for name, model in towers.items():
+        own = []
+        for side, tower in (("image", model.image), ("text", model.text)):
+            for path, pool in tower.aggregator.named_modules():
+                if isinstance(pool, GPO | FSPool):  # whose coefficients depend only on the size of the set
+                    place = re.sub(r"views\.(\d+)", lambda found: f"view {int(found[1]) + 1}", path)
+                    made = _coefficients(pool, sizes).items()
+                    own += [Curve(name, side, place.replace(".", ", "), size, tuple(c)) for size, c in made]
+        if not own:
+            kinds = ", ".join(type(side.aggregator).__name__ for side in (model.image, model.text))
+            raise OpenVSEError(
+                f"{name} has no learned coefficients (its aggregators: {kinds}): name a model with gpo or fs_pool"
+            )
+        curves += own
+    return curves
+
+
+def analyze_coefficients(towers: Mapping[str, TwoTower], sizes: Sequence[int] = SIZES) -> Analysis:
+    """Compare learned coefficients with mean, max and k-max pooling."""
+    curves = learned_curves(towers, sizes)
+    rows = [
+        (c.model, c.side, c.pool, c.size, at + 1, value, 1 / c.size, float(at == 0), k_max(c.size, K)[at])
+        for c in curves
+        for at, value in enumerate(c.values)
+    ]
+    header = ("model", "side", "pool", "size", "position", "learned", "mean", "max", f"k_max_{K}")
+    summary = [
+        (c.label, c.side, c.size, c.values[0], sum(c.values[:K]), c.values[-1], c.effective()) for c in curves
+    ]
+    columns = ("model", "side", "size", "largest", f"top {K} together", "smallest", "effective number")
+    return Analysis(
+        "coefficients",
+        Table(columns, summary),
+        {"": Table(header, rows)},
+        {"": lambda: _draw_curves(curves)},
+    )
+
+
+@torch.inference_mode()
+def _coefficients(pool: nn.Module, sizes: Sequence[int]) -> Mapping[int, list[float]]:
+    wanted = torch.tensor([*sizes], device=next(pool.parameters()).device)
+    if isinstance(pool, GPO):
+        table = pool.coefficients(wanted)
+    else:
+        assert isinstance(pool, FSPool)
+        table = interpolate(pool.knots, wanted)
+    shared = table.float().view(*table.shape[:2], -1).mean(dim=2).cpu()
+    return {size: shared[row, :size].tolist() for row, size in enumerate(sizes)}
+
+
+def _draw_curves(curves: Sequence[Curve]) -> Figure:
+    from matplotlib.ticker import MaxNLocator
+
+    sides = [side for side in ("image", "text") if any(curve.side == side for curve in curves)]
+    sizes = list(dict.fromkeys(curve.size for curve in curves))
+    labels = list(dict.fromkeys(curve.label for curve in curves))
+    figure = new_figure(PAGE, 1.7 * len(sides) + 0.5)
+    grid = figure.subplots(len(sides), len(sizes), squeeze=False)
+    for row, side in enumerate(sides):
+        for column, size in enumerate(sizes):
+            axes = grid[row, column]
+            chosen = [curve for curve in curves if (curve.side, curve.size) == (side, size)]
+            _draw_panel(axes, chosen, labels, size)
+            axes.set_title(f"{side}s, {size} elements")
+            axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+            if row == len(sides) - 1:
+                axes.set_xlabel("position, largest first")
+        grid[row, 0].set_ylabel("coefficient")
+    legend_below(figure, *grid.flat, columns=5)
+    return figure
+
+
+def _draw_panel(axes: Axes, chosen: Sequence[Curve], labels: Sequence[str], size: int) -> None:
+    positions = range(1, size + 1)
+    top = max(1 / min(K, size), *(max(curve.values) for curve in chosen)) if chosen else 1.0
+    low = min(0.0, *(min(curve.values) for curve in chosen)) if chosen else 0.0
+    axes.step(
+        positions, k_max(size, K), where="mid", color=QUIET, linewidth=0.9, linestyle=":", label=f"{K}-max"
+    )
+    axes.axhline(1 / size, color=QUIET, linewidth=0.9, linestyle="--", label="mean")
+    # Max pooling leaves the panel at the top, because its height of 1 would push the other curves onto the axis.
+    axes.plot([1, 1], [0, 2], color=QUIET, linewidth=0.9, alpha=0.6, label="max (1 at position 1)")
+    for curve in chosen:
+        number = labels.index(curve.label)
+        axes.plot(
+            positions, curve.values, color=colour(number), linestyle=line_style(number), label=curve.label
+        )
+    axes.set(xlim=(0.0, size + 1), ylim=(1.15 * low, 1.15 * min(top, 1.0)))

@@ -1,10 +1,11 @@
-"""The joint space as a whole: alignment, uniformity, hubs, which captions are hard, and a map."""
+"""The joint space as a whole, with hubs and a map, the captions of one image, and several embeddings of an item."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,22 +14,24 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from openvse.aggregators.simple import Mean
 from openvse.corpus import Corpus
+from openvse.encoders.projections import NoProjection
+from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import OpenVSEError, install
-from openvse.model.two_tower import TwoTower
-from openvse.output.figures import COLUMN, PAGE, blank, colour, legend_below, lines_of, new_figure
+from openvse.functional import best_of_pairs, normalize, pad
+from openvse.model.tower import Tower
+from openvse.model.two_tower import TwoTower, embed
+from openvse.output.figures import COLUMN, HEAT, PAGE, blank, colour, legend_below, lines_of, new_figure
 from openvse.output.table import Cell, Table
 from openvse.runtime.arrays import directions, embeds_gaussians
 from openvse.types import EmbeddingSet
 from openvse_papers.analysis.hits import QueryHits, find_hits
-from openvse_papers.analysis.opening import Embedded, warnings_of
-from openvse_papers.analysis.result import Analysis
+from openvse_papers.analysis.opening import Analysis, Embedded, warnings_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-NAME = "embeddings"
 FIRST = 10
 GROUPS = 5
 _ITEMS = 4000
@@ -94,9 +97,7 @@ def skewness(counts: Int[np.ndarray, "C"]) -> float:
 def _single(embedded: EmbeddingSet, model: TwoTower) -> Float[Tensor, "B D"]:
     real = embedded.mask.unsqueeze(2).to(embedded.vectors.dtype)
     mean = (embedded.vectors * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
-    return torch.nn.functional.normalize(
-        directions(mean.float(), are_gaussians=embeds_gaussians(model)), dim=1
-    )
+    return normalize(directions(mean.float(), are_gaussians=embeds_gaussians(model)))
 
 
 def caption_words(caption: str) -> list[str]:
@@ -167,30 +168,27 @@ def analyze_embeddings(
     }
     table = Table((*measures[0],), [(*each.values(),) for each in measures])
     grouped = [(name, *group) for name, both in groups.items() for one in both for group in one]
-    figures = {"": lambda: _draw(occurrence, groups)}
-    if places:
-        figures["map"] = lambda: _draw_map(embedded)
-    return Analysis(
-        NAME,
-        Table(table.header[:7], [row[:7] for row in table.rows]),
-        {
-            "": table,
-            "hubs": Table(("model", "kind", "item", "times among the first 10"), _hubs(corpus, occurrence)),
-            "recall": Table(("model", "by", "group", "captions", f"R@{FIRST}"), grouped),
-        },
-        figures,
-        warnings=warnings_of(embedded),
-    )
-
-
-def _hubs(corpus: Corpus, occurrence: Mapping[str, Occurrence]) -> list[tuple[str, str, str, int]]:
     named = {"t2i": ("image", corpus.image_ids), "i2t": ("text", corpus.captions)}
-    return [
+    hubs = [
         (name, named[side][0], named[side][1][at], int(counts[at]))
         for name, sides in occurrence.items()
         for side, counts in sides.items()
         for at in np.argsort(-counts, kind="stable")
     ]
+    figures = {"": lambda: _draw(occurrence, groups)}
+    if places:
+        figures["map"] = lambda: _draw_map(embedded)
+    return Analysis(
+        "embeddings",
+        Table(table.header[:7], [row[:7] for row in table.rows]),
+        {
+            "": table,
+            "hubs": Table(("model", "kind", "item", "times among the first 10"), hubs),
+            "recall": Table(("model", "by", "group", "captions", f"R@{FIRST}"), grouped),
+        },
+        figures,
+        warnings=warnings_of(embedded),
+    )
 
 
 def _draw(occurrence: Mapping[str, Occurrence], groups: Mapping[str, list[list[Group]]]) -> Figure:
@@ -239,10 +237,9 @@ def _draw_map(embedded: Sequence[Embedded]) -> Figure:
     size = PAGE / 2 if columns > 1 else COLUMN
     figure = new_figure(size * columns, size * lines)
     grid = figure.subplots(lines, columns, squeeze=False)
-    for axes in grid.flat:
+    for axes in grid.flat[len(embedded) :]:
         axes.set_visible(False)
     for axes, each in zip(grid.flat, embedded, strict=False):
-        axes.set_visible(True)
         images, texts = _places(each)
         for image, text in zip(images, texts, strict=True):
             axes.plot(*zip(image, text, strict=True), color="0.8", linewidth=0.3, zorder=1)
@@ -268,3 +265,235 @@ def _places(embedded: Embedded) -> tuple[np.ndarray, np.ndarray]:
     perplexity = min(30.0, max(1.0, (len(both) - 1) / 3))
     points = TSNE(perplexity=perplexity, random_state=0, init="pca").fit_transform(both.numpy())
     return points[: len(drawn)], points[len(drawn) :]
+
+
+BINS = np.linspace(-0.5, 1.0, 61)
+_BATCH = 128
+
+
+def embed_captions(model: str, captions: Sequence[str]) -> EmbeddingSet:
+    """Embed captions by a model that ``transformers_text`` supports: the mean of its token states, at unit length."""
+    width = TransformersText(embed_dim=1, model=model, fine_tune=False).feature_dim
+    encoder = TransformersText(
+        embed_dim=width, model=model, fine_tune=False, projection=NoProjection, size_augmentation="none"
+    )
+    tower = Tower(encoder, Mean(input_dim=width, embed_dim=width))
+    tokens = encoder.tokenize(captions)
+    order = np.argsort([len(ids) for ids in tokens], kind="stable")
+    batches = [order[start : start + _BATCH] for start in range(0, len(order), _BATCH)]
+    return embed(tower, ((chosen, pad([tokens[at] for at in chosen])) for chosen in batches), "cpu")
+
+
+def embed_by_towers(towers: Mapping[str, TwoTower], captions: Sequence[str]) -> dict[str, EmbeddingSet]:
+    """Embed captions by the text side of each model."""
+    texts = {}
+    for name, model in towers.items():
+        found = model.encode_text(list(captions))
+        vectors = directions(found.vectors, are_gaussians=embeds_gaussians(model))
+        texts[name] = EmbeddingSet(vectors, found.mask)
+    return texts
+
+
+def pairs_of_images(corpus: Corpus) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
+    """Return every two captions of the same image. Raise OpenVSEError if no image has two captions."""
+    first: list[int] = []
+    second: list[int] = []
+    for image in range(len(corpus)):
+        own = corpus.relevance.texts[corpus.relevance.images == image]
+        rows, columns = np.triu_indices(len(own), k=1)
+        first += own[rows].tolist()
+        second += own[columns].tolist()
+    if not first:
+        raise OpenVSEError(
+            f"{corpus.name}: no image has two captions, so nothing can be compared: name other data"
+        )
+    return np.array(first), np.array(second)
+
+
+def cosines(
+    texts: EmbeddingSet, first: Int[np.ndarray, "P"], second: Int[np.ndarray, "P"]
+) -> Float[np.ndarray, "P"]:
+    """Return the cosine of listed captions, the largest of several embeddings."""
+    vectors = torch.nn.functional.normalize(texts.vectors.float(), dim=2)
+    parts = []
+    for start in range(0, len(first), 8192):
+        one, other = first[start : start + 8192], second[start : start + 8192]
+        products = vectors[one] @ vectors[other].transpose(1, 2)
+        parts.append(best_of_pairs(products, texts.mask[one], texts.mask[other]))
+    return np.asarray(torch.cat(parts).numpy())
+
+
+def analyze_captions(corpus: Corpus, texts: Mapping[str, EmbeddingSet]) -> Analysis:
+    """Compare captions of the same image with captions of different images (MV-VSE, Fig. 2)."""
+    first, second = pairs_of_images(corpus)
+    random = np.random.default_rng(0).permutation(len(first))
+    image_of = np.zeros(len(corpus.captions), dtype=np.int64)
+    image_of[corpus.relevance.texts] = corpus.relevance.images
+    apart = image_of[first] != image_of[second[random]]
+    pairs = {"same image": (first, second)}
+    if apart.any():  # the captions of one image alone leave none
+        pairs["different images"] = first[apart], second[random][apart]
+    similarity = {
+        (name, kind): cosines(each, *pair) for name, each in texts.items() for kind, pair in pairs.items()
+    }
+    summary = [
+        (*of, len(v), float(v.mean()), *np.percentile(v, (5, 50, 95)).tolist(), float((v < 0).mean()))
+        for of, v in similarity.items()
+    ]
+    rows = [
+        (*of, float(BINS[at]), float(BINS[at + 1]), float(share))
+        for of, v in similarity.items()
+        for at, share in enumerate(np.histogram(v, BINS)[0] / len(v))
+    ]
+    columns = ("model", "captions of", "pairs", "mean", "5 %", "median", "95 %", "share below 0")
+    header = ("model", "captions of", "from", "to", "share")
+    return Analysis(
+        "captions",
+        Table(columns, summary),
+        {"": Table(header, rows), "summary": Table(columns, summary)},
+        {"": lambda: _draw_captions([*texts], similarity)},
+    )
+
+
+def _draw_captions(names: Sequence[str], similarity: Mapping[tuple[str, str], np.ndarray]) -> Figure:
+    figure = new_figure(COLUMN, 2.6)
+    axes = figure.subplots()
+    middles = (BINS[1:] + BINS[:-1]) / 2
+    for (name, kind), values in similarity.items():
+        share, ink = 100 * np.histogram(values, BINS)[0] / len(values), colour(names.index(name))
+        same = kind == "same image"
+        axes.plot(middles, share, "-" if same else "--", color=ink, label=f"{name}, {kind}")
+        if same:
+            axes.fill_between(middles, share, color=ink, alpha=0.15, linewidth=0)
+    axes.set_ylim(bottom=0)
+    least = min(float(values.min()) for values in similarity.values())
+    axes.set(xlabel="cosine of two captions", ylabel="pairs (%)", xlim=(max(-0.5, least - 0.05), 1.0))
+    legend_below(figure, axes, columns=2 if len(names) == 1 else 1)
+    return figure
+
+
+_PAIRS = 4096
+
+
+@dataclass(frozen=True)
+class Views:
+    """The views of one side of one model.
+
+    Attributes:
+        shares: the share of the relevant pairs whose score comes from each view.
+        similarity: the mean cosine of each two views of an item.
+        circular_variance: ``1 - |mean of the views|`` of an item, averaged: 0 if the views are equal (DivE).
+    """
+
+    model: str
+    side: str
+    shares: Float[np.ndarray, "K"]
+    similarity: Float[np.ndarray, "K K"]
+    circular_variance: float
+
+    @property
+    def mean_similarity(self) -> float:
+        """The mean cosine of two different views of an item."""
+        count = len(self.similarity)
+        return float((self.similarity.sum() - np.trace(self.similarity)) / (count * (count - 1)))
+
+
+@torch.inference_mode()
+def measure_views(embedded: Embedded) -> list[Views]:
+    """Return the views of each side that has several (MV-VSE, Fig. 4b to d).
+
+    A pair is won by the two embeddings with the largest cosine. Views that tie share the pair.
+    """
+    relevance = embedded.corpus.relevance
+    sides = {"image": embedded.images, "text": embedded.texts}
+    won: dict[str, np.ndarray] = {side: np.zeros(each.vectors.shape[1]) for side, each in sides.items()}
+    for start in range(0, len(relevance.images), _PAIRS):
+        rows = torch.from_numpy(relevance.images[start : start + _PAIRS])
+        columns = torch.from_numpy(relevance.texts[start : start + _PAIRS])
+        images, texts = embedded.images[rows], embedded.texts[columns]
+        products = images.vectors @ texts.vectors.transpose(1, 2)
+        real = images.mask.unsqueeze(2) & texts.mask.unsqueeze(1)
+        products = products.masked_fill(~real, -torch.inf)
+        best = products == products.amax(dim=(1, 2), keepdim=True)
+        for side, other in (("image", 2), ("text", 1)):
+            wins = best.any(dim=other).double()
+            won[side] += (wins / wins.sum(dim=1, keepdim=True)).sum(dim=0).numpy()
+    statistics = [
+        Views(embedded.name, side, won[side] / len(relevance.images), *_spread(each))
+        for side, each in sides.items()
+        if each.vectors.shape[1] > 1
+    ]
+    if not statistics:
+        raise OpenVSEError(
+            f"{embedded.name} has one embedding of each item, and no views: name a model with multi_view, pie_net or "
+            f"slot_attention"
+        )
+    return statistics
+
+
+def _spread(embedded: EmbeddingSet) -> tuple[Float[np.ndarray, "K K"], float]:
+    """Return the mean cosines of two views and the circular variance. Missing embeddings do not count."""
+    vectors = torch.nn.functional.normalize(embedded.vectors.double(), dim=2)
+    both = (embedded.mask.unsqueeze(1) & embedded.mask.unsqueeze(2)).double()
+    products = vectors @ vectors.transpose(1, 2) * both
+    mean = products.sum(dim=0) / both.sum(dim=0).clamp(min=1)
+    lengths = products.sum(dim=(1, 2)).clamp(min=0).sqrt() / embedded.mask.sum(dim=1)
+    return mean.numpy(), float(1 - lengths.mean())
+
+
+def analyze_views(embedded: Sequence[Embedded]) -> Analysis:
+    """Compare how often each view wins, and how similar the views of an item are."""
+    views = [each for one in embedded for each in measure_views(one)]
+    shares = [(v.model, v.side, view + 1, float(share)) for v in views for view, share in enumerate(v.shares)]
+    cosines = [
+        (v.model, v.side, row + 1, column + 1, float(value))
+        for v in views
+        for (row, column), value in np.ndenumerate(v.similarity)
+    ]
+    shown = [(v, float(v.shares.max()), float(v.shares.min())) for v in views]
+    summary = [
+        (v.model, v.side, len(v.shares), most, least, v.mean_similarity, v.circular_variance)
+        for v, most, least in shown
+    ]
+    columns = ("model", "side", "views", "largest share", "smallest share", "cosine", "circular variance")
+    return Analysis(
+        "views",
+        Table(columns, summary),
+        {
+            "shares": Table(("model", "side", "view", "share"), shares),
+            "similarity": Table(("model", "side", "view", "other view", "cosine"), cosines),
+        },
+        {"": lambda: _draw_views(views)},
+        warnings=warnings_of(embedded),
+    )
+
+
+def _draw_views(views: Sequence[Views]) -> Figure:
+    columns = min(len(views), 4)
+    lines = -(-len(views) // columns)
+    figure = new_figure(min(PAGE, 1.9 * columns + 0.6), 3.6 * lines)
+    grid = figure.subplots(2 * lines, columns, squeeze=False)
+    for axes in grid.flat[:]:
+        axes.set_visible(False)
+    image, least = None, min(0.0, *(float(each.similarity.min()) for each in views))
+    for number, each in enumerate(views):
+        line, column = divmod(number, columns)
+        bars, heat = grid[2 * line, column], grid[2 * line + 1, column]
+        bars.set_visible(True)
+        heat.set_visible(True)
+        names = [str(view + 1) for view in range(len(each.shares))]
+        drawn = bars.bar(names, 100 * each.shares, color=[colour(view) for view in range(len(names))])
+        bars.bar_label(drawn, fmt="%.0f", fontsize=7 if len(names) <= 6 else 5, padding=1)
+        bars.set(ylim=(0, 112), title=f"{lines_of(each.model, 24)}\n{each.side}s", xlabel="view")
+        if column == 0:
+            bars.set_ylabel("pairs won (%)")
+        image = heat.imshow(each.similarity, cmap=HEAT, vmin=least, vmax=1)
+        heat.set_xticks(range(len(names)), names)
+        heat.set_yticks(range(len(names)), names)
+        heat.set(xlabel="view", ylabel="view")
+        for (down, across), value in np.ndenumerate(each.similarity) if len(names) <= 6 else ():
+            ink = "black" if value > 0.6 else "white"
+            heat.text(across, down, f"{value:.3f}", ha="center", va="center", fontsize=7, color=ink)
+    if image is not None:
+        figure.colorbar(image, ax=grid[1::2, :].ravel().tolist(), label="cosine", shrink=0.8)
+    return figure

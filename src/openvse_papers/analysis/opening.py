@@ -1,26 +1,32 @@
-"""Models and data by the names that a user gives to an analysis."""
+"""What an analysis opens by the names that a user gives, models and data, and its result: tables, figures and files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, OpenVSEError
-from openvse.evaluation.embed import embed_ensemble
 from openvse.evaluation.ensemble import Member
 from openvse.features.store import open_store
+from openvse.files import replacing_files, settle
 from openvse.model.base import Model
 from openvse.model.two_tower import TwoTower
-from openvse.retrieval.evaluate import leakage_lines, open_captioned
+from openvse.output.figures import styled
+from openvse.output.table import Table
+from openvse.retrieval.evaluate import embed_requested, leakage_lines, open_captioned
 from openvse.tasks.load import load
 from openvse.tasks.runs import find_run, split_name
 from openvse.training.kind import Request
 from openvse.types import EmbeddingSet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Kind = TypeVar("Kind", bound=Model)
 
@@ -104,9 +110,7 @@ def embed_all(
     models = [*towers.values()]
     stores = [open_store(request.store(number), model.image.encoder) for number, model in enumerate(models)]
     corpus = open_split(request, limit, open_captioned(request))
-    together = embed_ensemble(
-        models, corpus, stores, batch_size=request.batch_size, progress=request.progress
-    )
+    together = embed_requested(models, corpus, stores, request)
     corpus = together.corpus
     return [
         Embedded(name, model, corpus, member.images, member.texts, leakage_lines([(name, model)], corpus))
@@ -126,3 +130,56 @@ def training_captions(request: Request) -> tuple[str, ...]:
         return corpus.split("train").captions
     except DataError:
         return ()
+
+
+Draw: TypeAlias = "Callable[[], Figure]"
+
+ENDINGS = ("png", "svg", "csv")
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The result of an analysis.
+
+    The name of a table or figure is the part of its file's name after ``name``, "" for the main one.
+    """
+
+    name: str
+    summary: Table
+    tables: Mapping[str, Table]
+    figures: Mapping[str, Draw] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def write(self, folder: Path, *, overwrite: bool = False) -> list[Path]:
+        """Write tables as CSV and figures as PNG and SVG, which take their places together, and return the files."""
+        refuse_written(folder, self.name, overwrite=overwrite)
+        written: list[Path] = []
+        with replacing_files(folder, f"{self.name}.csv", _written(folder, self.name)) as partial:
+            for part, table in self.tables.items():
+                written.append(partial / f"{self.name}{part and f'_{part}'}.csv")
+                written[-1].write_text(table.to_csv(), encoding="utf-8")
+            for part, draw in self.figures.items():
+                with styled():
+                    figure = draw()
+                    for ending in ("png", "svg"):
+                        written.append(partial / f"{self.name}{part and f'_{part}'}.{ending}")
+                        # Without a date, equal numbers give equal files.
+                        metadata = {"Date": None} if ending == "svg" else {}
+                        figure.savefig(written[-1], format=ending, metadata=metadata)
+        return [folder / path.name for path in written]
+
+
+def refuse_written(folder: Path, name: str, *, overwrite: bool) -> None:
+    """Raise OpenVSEError where an earlier result of an analysis would be replaced, before any work is done."""
+    settle(folder, f"{name}.csv")
+    if not overwrite and (there := _written(folder, name)):
+        shown = ", ".join(there[:3]) + (" ..." if len(there) > 3 else "")
+        raise OpenVSEError(f"{folder} already holds {shown}: choose another --out, or give --overwrite")
+
+
+def _written(folder: Path, name: str) -> list[str]:
+    return sorted(
+        path.name
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if path.suffix[1:] in ENDINGS and (path.stem == name or path.stem.startswith(f"{name}_"))
+    )

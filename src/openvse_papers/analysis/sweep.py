@@ -39,15 +39,13 @@ from openvse.tasks.runs import SHARED_STORES
 from openvse.training.inputs import RunInputs, open_features, open_text_features
 from openvse.training.records import Silent, Watcher
 from openvse.types import FeatureSource, OnProgress
-from openvse_papers.analysis.opening import Embedded
-from openvse_papers.analysis.result import Analysis, Draw
-from openvse_papers.analysis.views import measure_views
+from openvse_papers.analysis.embeddings import measure_views
+from openvse_papers.analysis.opening import Analysis, Draw, Embedded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAME = "sweep"
 RESULT = "swept.json"
 """The file in the folder of a run that marks it as finished, with its results."""
 
@@ -158,8 +156,7 @@ def parse_axes(words: Sequence[str], settings: Sequence[str]) -> tuple[tuple[str
         if key in (axis.label for axis in axes):
             raise OpenVSEError(f"{word}: {key} is varied twice: give all of its values at once")
         axes.append(Axis(key, _distinct(values, word), tuple((f"{key}={value}",) for value in values)))
-    if settings:
-        axes += _named(settings)
+    axes += _named(settings)
     # Without anything to vary, the seeds of the recipe itself are trained.
     return tuple(shared), tuple(axes) or (Axis("setting", ("recipe",), ((),)),)
 
@@ -384,7 +381,7 @@ def analyze_sweep(sweep: Sweep, results: Sequence[Swept], metrics: Sequence[str]
         "" if metric == metrics[0] else metric: partial(_draw, sweep, results, metric) for metric in metrics
     }
     summary, table = _tables(sweep, results, metrics)
-    return Analysis(NAME, summary, {"": table}, figures)
+    return Analysis("sweep", summary, {"": table}, figures)
 
 
 def _tables(sweep: Sweep, results: Sequence[Swept], metrics: Sequence[str]) -> tuple[Table, Table]:

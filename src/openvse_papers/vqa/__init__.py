@@ -5,11 +5,15 @@ from typing import TYPE_CHECKING
 from openvse.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from openvse_papers.vqa.accuracy import answer_accuracy, exact_match
-    from openvse_papers.vqa.answers import AnswerVocabulary
-    from openvse_papers.vqa.evaluator import evaluate_answers, most_frequent_answers
-    from openvse_papers.vqa.predict import read_results, write_results
-    from openvse_papers.vqa.wordnet import WordNet, find_wordnet
+    from openvse_papers.vqa.answerer import read_results, write_results
+    from openvse_papers.vqa.answers import (
+        AnswerVocabulary,
+        WordNet,
+        answer_accuracy,
+        exact_match,
+        find_wordnet,
+    )
+    from openvse_papers.vqa.evaluate import evaluate_answers, most_frequent_answers
 
 __all__ = [
     "AnswerVocabulary",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -102,21 +102,6 @@ def explain(
     return explained
 
 
-def describe_answer(one: Explained) -> dict[str, Any]:
-    """Return the answers to a question, with the attention over image and words, as JSON."""
-    reply: dict[str, Any] = {
-        "question": one.question,
-        "answers": [{"answer": guess.answer, "probability": guess.probability} for guess in one.guesses],
-        "unknown_words": [{"word": word.word, "read_as": word.read_as} for word in one.unknown_words],
-        "looked": None,
-    }
-    if one.boxes is not None and one.image_weights is not None and one.word_weights is not None:
-        shares, of_words = one.image_weights.mean(dim=0), one.word_weights.mean(dim=0)
-        seen = ScoreMap(one.boxes, shares, one.tiled, one.words, of_words, (1, 1))
-        reply["looked"] = seen.describe("attention")
-    return reply
-
-
 @dataclass(frozen=True)
 class ServedAnswerer:
     """A model that answers the questions of a server."""
@@ -130,7 +115,18 @@ class ServedAnswerer:
 
     def answer_json(self, image: ClipSource | None, question: str) -> dict[str, Any]:
         """Return the answers with their probabilities, and the regions and words behind them, as JSON."""
-        return describe_answer(explain(self.model, image, [question])[0])
+        (one,) = explain(self.model, image, [question])
+        reply: dict[str, Any] = {
+            "question": one.question,
+            "answers": [guess._asdict() for guess in one.guesses],
+            "unknown_words": [asdict(word) for word in one.unknown_words],
+            "looked": None,
+        }
+        if one.boxes is not None and one.image_weights is not None and one.word_weights is not None:
+            shares, of_words = one.image_weights.mean(dim=0), one.word_weights.mean(dim=0)
+            seen = ScoreMap(one.boxes, shares, one.tiled, one.words, of_words, (1, 1))
+            reply["looked"] = seen.describe("attention")
+        return reply
 
 
 def load_served(source: str, device: str) -> ServedAnswerer:
@@ -172,22 +168,18 @@ def _section(one: Explained) -> str:
         f"</div></td><td>{100 * guess.probability:.1f} %</td></tr>"
         for guess in one.guesses
     )
+    small = ""  # an image for each of several reductions
+    if count > 1 and one.word_weights is not None and one.image_weights is not None:
+        figures = "\n".join(
+            f"<figure>{_photo(one, image)}<figcaption>{_caption(str(number), image)}</figcaption>"
+            f"{_words(one.words, words)}</figure>"
+            for number, (image, words) in enumerate(zip(one.image_weights, one.word_weights, strict=True), 1)
+        )
+        small = f'<div class="reductions">{figures}</div>\n'
     return (
         f'<section>\n<h2>{escape(one.question)}</h2>\n<div class="first">{first}<table>{rows}</table></div>\n'
-        f"{_reductions(one)}</section>"
+        f"{small}</section>"
     )
-
-
-def _reductions(one: Explained) -> str:
-    """Return a small image for each of several reductions."""
-    if one.word_weights is None or one.image_weights is None or len(one.word_weights) == 1:
-        return ""
-    figures = "\n".join(
-        f"<figure>{_photo(one, image)}<figcaption>{_caption(str(number), image)}</figcaption>"
-        f"{_words(one.words, words)}</figure>"
-        for number, (image, words) in enumerate(zip(one.image_weights, one.word_weights, strict=True), 1)
-    )
-    return f'<div class="reductions">{figures}</div>\n'
 
 
 def _caption(name: str, weights: Float[Tensor, "N"] | None) -> str:

@@ -25,7 +25,7 @@ class VQA(TaskKind):
     spec: ClassVar[type[ModelSpec]] = AnswererSpec
 
     def build(self, tree: Mapping[str, Any], folder: Path) -> Answerer:
-        from openvse_papers.vqa.build import build_answerer
+        from openvse_papers.vqa.answerer import build_answerer
 
         return build_answerer(AnswererSpec.of(tree), assets=folder)
 

@@ -36,17 +36,20 @@ from openvse.training.inputs import (
 from openvse.training.task import Step, Task
 from openvse.types import FeatureSource, QuestionBatch
 from openvse_papers.datasets.published import open_questions
-from openvse_papers.vqa.answerer import Answerer
-from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.build import build_answerer
-from openvse_papers.vqa.evaluator import score_intervals, score_replicates
-from openvse_papers.vqa.predict import QuestionDataset, predict_batches, question_dataset
-from openvse_papers.vqa.questions import QuestionSet
+from openvse_papers.vqa.answerer import (
+    Answerer,
+    QuestionDataset,
+    build_answerer,
+    predict_batches,
+    question_dataset,
+)
+from openvse_papers.vqa.answers import AnswerVocabulary, QuestionSet
+from openvse_papers.vqa.evaluate import score_intervals, score_replicates
 from openvse_papers.vqa.recipe import VQARecipe
 
 
 class AnsweringTask(Task[QuestionBatch]):
-    """Trains a model that answers questions. ``prior`` is the frequency of each answer in training."""
+    """Trains a model that answers questions."""
 
     metric: ClassVar[str] = "accuracy"
     unit = "questions"
@@ -62,12 +65,12 @@ class AnsweringTask(Task[QuestionBatch]):
         validation: QuestionDataset,
         held_out: QuestionSet,
         features: FeatureSource | None,
-        prior: Float[Tensor, "A"],
         data: Mapping[str, Any],
         accelerator: Accelerator,
     ) -> None:
         super().__init__(recipe, model, (), training, data, accelerator)
         self._validation, self._held_out, self._features = validation, held_out, features
+        prior = training.frequencies()
         self._frequent, self._chance = int(prior.argmax()), 0.0
         # The prediction of a model that knows only the frequencies.
         self._uninformed = prior.clamp(1e-6, 1 - 1e-6).logit().to(accelerator.device)
@@ -92,10 +95,9 @@ class AnsweringTask(Task[QuestionBatch]):
         """Return the metrics of the start on the validation split with its own words and answers."""
         if not isinstance(start, Answerer):
             raise TrainingError(f"it {start.purpose}, so its task differs")
-        stores = self._features
-        if start.image is not None and self.model.image is not None:
-            same = start.image.encoder.fingerprint in (None, self.model.image.encoder.fingerprint)
-            stores = stores if same else None
+        ours, own = self.model.image, start.image
+        fits = ours is None or own is None or own.encoder.fingerprint in (None, ours.encoder.fingerprint)
+        stores = self._features if fits else None
         _, dataset = question_dataset(start.to(self.model.device), self._held_out, stores)
         return self._measure(start, dataset)
 
@@ -182,13 +184,9 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
         validation,
         held_out,
         features,
-        training.frequencies(),
         data_of(corpus),
         inputs.accelerator,
     )
     task.coverage = coverage
-    task.splits = {
-        "train": to_learn.identity(ordered=True),
-        "validation": held_out.identity(),
-    }
+    task.splits = {"train": to_learn.identity(ordered=True), "validation": held_out.identity()}
     return task

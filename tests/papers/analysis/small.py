@@ -1,7 +1,5 @@
 """Untrained models that read small drawn images, and an album of such images."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

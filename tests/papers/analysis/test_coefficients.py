@@ -1,7 +1,5 @@
 """Learned coefficients beside those of fixed poolings, and how results are written."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 
@@ -10,8 +8,8 @@ import torch
 
 from openvse.errors import OpenVSEError
 from openvse.output.table import Table
-from openvse_papers.analysis.coefficients import analyze_coefficients, k_max, learned_curves
-from openvse_papers.analysis.result import Analysis, refuse_written
+from openvse_papers.analysis.attention import analyze_coefficients, k_max, learned_curves
+from openvse_papers.analysis.opening import Analysis, refuse_written
 from tests.papers.analysis.small import is_png, named, plain, small_model
 
 
@@ -43,7 +41,7 @@ def test_k_max_lies_between_max_and_mean() -> None:
 
 
 def test_models_without_coefficients_are_refused() -> None:
-    with pytest.raises(OpenVSEError, match="coefficients"):
+    with pytest.raises(OpenVSEError, match="Mean, Max"):
         analyze_coefficients(named(small_model("mean", "max")))
 
 

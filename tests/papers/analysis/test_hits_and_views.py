@@ -1,7 +1,5 @@
 """First hits, shares of views, captions of one image, and the joint space, against slow loops."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +13,15 @@ from openvse.errors import OpenVSEError
 from openvse.functional import normalize
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet
-from openvse_papers.analysis.captions import analyze_captions, cosines, embed_captions, pairs_of_images
 from openvse_papers.analysis.embeddings import (
+    analyze_captions,
     analyze_embeddings,
+    analyze_views,
     caption_words,
+    cosines,
+    embed_captions,
+    measure_views,
+    pairs_of_images,
     rarest_counts,
     recall_by_group,
     skewness,
@@ -26,7 +29,6 @@ from openvse_papers.analysis.embeddings import (
 )
 from openvse_papers.analysis.hits import analyze_hits, find_hits, pick_queries
 from openvse_papers.analysis.opening import Embedded
-from openvse_papers.analysis.views import analyze_views, measure_views
 from tests.cli.album import write_album
 from tests.papers.analysis.small import is_png, plain, small_model
 
@@ -117,7 +119,7 @@ def test_views_that_tie_share_a_pair(album: Path) -> None:
     equal = replace(embedded, images=EmbeddingSet(same, embedded.images.mask))
     assert measure_views(equal)[0].shares.tolist() == [0.5, 0.5]
     assert measure_views(equal)[0].circular_variance == pytest.approx(0, abs=1e-6)
-    with pytest.raises(OpenVSEError, match="embedding"):
+    with pytest.raises(OpenVSEError, match="multi_view"):
         measure_views(made(album))
 
 
@@ -137,7 +139,7 @@ def test_captions_of_one_image(album: Path) -> None:
         float((texts.vectors[a] @ texts.vectors[b].T).max()) for a, b in zip(first, second, strict=True)
     ]
     assert cosines(texts, first, second) == pytest.approx(expected, abs=1e-6)
-    with pytest.raises(OpenVSEError, match="captions"):
+    with pytest.raises(OpenVSEError, match="album"):
         pairs_of_images(replace(corpus, relevance=_one_each(corpus.relevance)))
 
 

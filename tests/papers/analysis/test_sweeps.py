@@ -1,7 +1,5 @@
 """Sweeps over recipes: what the words mean, resumable trainings, and figures."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +80,7 @@ def test_a_sweep_is_trained_once(recipe: Path, tmp_path: Path) -> None:
     lines = table.read_text()
     try:
         table.write_text(lines.replace("green", "grass", 1))
-        with pytest.raises(OpenVSEError, match=r"_s0 was trained on other data \(another train\)"):
+        with pytest.raises(OpenVSEError, match="_s0.*train"):
             run_sweep(sweep)
     finally:
         table.write_text(lines)

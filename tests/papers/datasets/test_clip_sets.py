@@ -11,8 +11,9 @@ import pytest
 from openvse.datasets import open_corpus
 from openvse.datasets.check import check_data
 from openvse.errors import DataError
-from openvse_papers.datasets.clips import clip_names
+from openvse_papers.datasets.captioned import clip_names
 from tests.facts import FACTS
+from tests.naming import names, refusal
 
 
 def touch(folder: Path, names: Iterable[str]) -> None:
@@ -40,18 +41,9 @@ def write_msr_vtt(root: Path) -> Path:
 
     def tree(wanted: tuple[str, ...]) -> dict:
         clips = [n for n, split in split_of.items() if split in wanted]
-        videos = [
-            {
-                "category": 9,
-                "url": "https://www.youtube.com/watch?v=9lZi22qLlEo",
-                "video_id": f"video{n}",
-                "start time": 137.72,
-                "end time": 149.44,
-                "split": split_of[n],
-                "id": n,
-            }
-            for n in clips
-        ]
+        unread = {"category": 9, "url": "https://www.youtube.com/watch?v=9lZi22qLlEo"}
+        unread |= {"start time": 137.72, "end time": 149.44}
+        videos = [{**unread, "video_id": f"video{n}", "split": split_of[n], "id": n} for n in clips]
         sentences = [
             {"caption": f"sentence {k} of {n}", "video_id": f"video{n}", "sen_id": 20 * n + k}
             for k in (1, 0)
@@ -70,11 +62,8 @@ def write_msr_vtt(root: Path) -> Path:
 def test_msr_vtt_in_the_owners_split(tmp_path: Path) -> None:
     corpus = open_corpus(f"msr_vtt:{write_msr_vtt(tmp_path / 'm')}")
     assert corpus.image_ids == tuple(f"video{n}" for n in range(12))
-    assert {split: len(ids) for split, ids in split_ids(corpus).items()} == {
-        "train": 6,
-        "validation": 2,
-        "test": 4,
-    }
+    assert [*map(len, split_ids(corpus).values())] == [6, 2, 4]
+    assert [*split_ids(corpus)] == ["train", "validation", "test"]
     assert captions_of(corpus, "video10") == ["sentence 0 of 10", "sentence 1 of 10"]
     assert corpus.image_paths[10] == tmp_path / "m" / "TestVideo" / "video10.mp4"
 
@@ -96,20 +85,16 @@ def test_msr_vtt_in_the_split_1k_a(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_msr_vtt(tmp_path: Path) -> None:
     root = write_msr_vtt(tmp_path / "m")
-    with pytest.raises(DataError, match="MSRVTT_JSFUSION_test.csv"):
-        open_corpus(f"msr_vtt_1k_a:{root}")
+    assert names(refusal(DataError, open_corpus, f"msr_vtt_1k_a:{root}"), "MSRVTT_JSFUSION_test.csv")
     (root / "MSRVTT_JSFUSION_test.csv").write_text("video_id,sentence\nvideo99,a dog\n")
-    with pytest.raises(DataError, match="MSR.*VTT"):
-        open_corpus(f"msr_vtt_1k_a:{root}")
+    assert names(refusal(DataError, open_corpus, f"msr_vtt_1k_a:{root}"), "MSR", "VTT")
     (root / "MSRVTT_JSFUSION_test.csv").write_text("clip,words\nvideo9,a dog\n")
-    with pytest.raises(DataError, match="video_id"):
-        open_corpus(f"msr_vtt_1k_a:{root}")
+    assert names(refusal(DataError, open_corpus, f"msr_vtt_1k_a:{root}"), "video_id")
     (root / "test_videodatainfo.json").write_text('{"videos": []}')
-    with pytest.raises(DataError, match="test_videodatainfo.json.*MSR.*VTT.*KeyError"):
-        open_corpus(f"msr_vtt:{root}")
+    assert names(refusal(DataError, open_corpus, f"msr_vtt:{root}"), "test_videodatainfo.json", "MSR", "VTT")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="MSRVTT_data.json.*train_val_videodatainfo.json"):
-        open_corpus(f"msr_vtt:{tmp_path / 'empty'}")
+    refused = refusal(DataError, open_corpus, f"msr_vtt:{tmp_path / 'empty'}")
+    assert names(refused, "MSRVTT_data.json", "train_val_videodatainfo.json")
 
 
 def test_a_clip_that_vanished_is_skipped_and_stored_features_need_none(tmp_path: Path) -> None:
@@ -117,12 +102,11 @@ def test_a_clip_that_vanished_is_skipped_and_stored_features_need_none(tmp_path:
     (root / "TestVideo" / "video9.mp4").unlink()
     corpus = open_corpus(f"msr_vtt:{root}")
     assert len(corpus) == 11
-    assert corpus.problems[0].startswith("skipped 1 captioned image(s) without a file (first: ")
+    assert names(corpus.problems[0], 1, "video9.mp4")
     for folder in ("TrainValVideo", "TestVideo"):
         for path in (root / folder).iterdir():
             path.unlink()
-    with pytest.raises(DataError, match="videos"):
-        open_corpus(f"msr_vtt:{root}")
+    assert names(refusal(DataError, open_corpus, f"msr_vtt:{root}"), "videos/")
     assert len(open_corpus(f"msr_vtt:{root}", require_images=False)) == 12
 
 
@@ -144,7 +128,7 @@ def test_vatex_cuts_its_validation_clips_in_halves(tmp_path: Path) -> None:
     found = split_ids(corpus)
     assert {split: len(ids) for split, ids in found.items()} == {"train": 3, "validation": 5, "test": 5}
     assert captions_of(corpus, "id-4_000001_000011") == [f"en 4 {k}" for k in range(10)]
-    assert len(corpus.problems) == 1 and "cut in two halves by a hash" in corpus.problems[0]
+    assert len(corpus.problems) == 1
     assert split_ids(open_corpus(f"vatex:{root}")) == found
     (root / "splits").mkdir()
     (root / "splits" / "val.txt").write_text("id-3_000001_000011\n")
@@ -153,8 +137,7 @@ def test_vatex_cuts_its_validation_clips_in_halves(tmp_path: Path) -> None:
     assert listed.problems == () and len(split_ids(listed)["test"]) == 2
     assert len(split_ids(listed)[""]) == 7, "a clip that no list names is in no split"
     (root / "vatex_training_v1.0.json").write_text('[{"videoID": "x"}]')
-    with pytest.raises(DataError, match="VATEX.*KeyError.*'enCap'"):
-        open_corpus(f"vatex:{root}")
+    assert names(refusal(DataError, open_corpus, f"vatex:{root}"), "VATEX", "KeyError", "'enCap'")
 
 
 TUMBLR = "https://38.media.tumblr.com/9f6c/tumblr_{}_500.gif"
@@ -179,12 +162,10 @@ def test_animations_by_their_addresses(tmp_path: Path) -> None:
     assert captions_of(corpus, "tumblr_a_500") == ["a man nods", "he nods"]
     assert corpus.image_paths[1].name == "tumblr_b_500.mp4"
     table.write_text("no tab here\n")
-    with pytest.raises(DataError, match="v1.0.tsv.*1"):
-        open_corpus(f"tgif:{tmp_path}")
+    assert names(refusal(DataError, open_corpus, f"tgif:{tmp_path}"), "v1.0.tsv", 1)
     for columns in ("a man\tnods", "a man\t20\t8", "20\ta man"):
         table.write_text(f"{TUMBLR.format('a')}\ta cat\n\n{TUMBLR.format('b')}\t{columns}\n")
-        with pytest.raises(DataError, match="v1.0.tsv.*3"):
-            open_corpus(f"tgif:{tmp_path}")
+        assert names(refusal(DataError, open_corpus, f"tgif:{tmp_path}"), "v1.0.tsv", 3)
 
 
 def test_tgif_as_pvse_lays_it_out(tmp_path: Path) -> None:
@@ -222,11 +203,9 @@ def test_mrw_as_pvse_lays_it_out(tmp_path: Path, validation: str) -> None:
     assert split_ids(corpus) == {"train": ["x7Rj"], "validation": ["42"], "test": ["y"]}
     assert corpus.captions == ("MRW a", "MRW b", "MRW c")
     (tmp_path / "split" / "test.tsv").write_text("y\t12\n")
-    with pytest.raises(DataError, match="test.tsv.*1"):
-        open_corpus(f"mrw:{tmp_path}")
+    assert names(refusal(DataError, open_corpus, f"mrw:{tmp_path}"), "test.tsv", 1)
     (tmp_path / "mrw-v1.0.json").write_text('[{"id": "y", "sentence": null}]')
-    with pytest.raises(DataError, match="mrw-v1.0.json"):
-        open_corpus(f"mrw:{tmp_path}")
+    assert names(refusal(DataError, open_corpus, f"mrw:{tmp_path}"), "mrw-v1.0.json")
 
 
 def test_files_that_hosts_call_alike_stay_apart() -> None:
@@ -256,8 +235,7 @@ def test_msvd(tmp_path: Path) -> None:
     assert captions_of(corpus, "-4wsuPCjDBc_5_15") == ["a squirrel is eating", "it eats"]
     with (tmp_path / "AllVideoDescriptions.txt").open("a") as file:
         file.write("what is this\n")
-    with pytest.raises(DataError, match="AllVideoDescriptions.txt.*7"):
-        open_corpus(f"msvd:{tmp_path}")
+    assert names(refusal(DataError, open_corpus, f"msvd:{tmp_path}"), "AllVideoDescriptions.txt", 7)
 
 
 def test_a_clip_in_two_lists_is_leakage(tmp_path: Path) -> None:
@@ -281,8 +259,7 @@ def test_facts_name_the_files_that_the_loader_reads(name: str, tmp_path: Path) -
         else:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text("")
-    with pytest.raises(DataError, match=r"not JSON|format|columns|no clips in|no image with a caption"):
-        open_corpus(f"{name}:{tmp_path}")
+    assert names(refusal(DataError, open_corpus, f"{name}:{tmp_path}"), tmp_path)
     assert all(
         finding.text.startswith(f"{piece.what}: ")
         for finding, piece in zip(check_data(f"{name}:{tmp_path}"), FACTS[name].pieces, strict=False)

@@ -12,7 +12,8 @@ from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.datasets.check import check_data
 from openvse.errors import DataError
-from openvse_papers.datasets.precomputed import open_precomputed
+from openvse_papers.datasets.captioned import open_precomputed
+from tests.naming import names, refusal
 
 SPLITS = {"train": 6, "dev": 3, "test": 2}
 
@@ -35,11 +36,7 @@ def test_one_row_an_image_or_one_a_caption(tmp_path, repeats, below):
     features = write_all(tmp_path / below, repeats)
     corpus = open_corpus(tmp_path)
     assert corpus.problems == () and corpus.name == tmp_path.name
-    assert {split: corpus.splits.count(split) for split in ("train", "validation", "test")} == {
-        "train": 6,
-        "validation": 3,
-        "test": 2,
-    }
+    assert [corpus.splits.count(split) for split in ("train", "validation", "test")] == [6, 3, 2]
     for split, name in (("train", "train"), ("validation", "dev"), ("test", "test")):
         part = corpus.split(split)
         assert part.captions == tuple(line for texts in five(name, len(part)) for line in texts)
@@ -125,34 +122,28 @@ def spoil_ids(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("spoil", "named"),
     [
-        (lambda folder: (folder / "dev_ims.npy").unlink(), r"dev_ims\.npy: it cannot be read .No such file"),
-        (lambda folder: (folder / "dev_caps.txt").unlink(), r"dev_caps\.txt: it cannot be read"),
-        (
-            spoil_counts,
-            r"dev_ims\.npy has 3 rows .3 images. and dev_caps\.txt 16 captions, which is not the same number",
-        ),
-        (lambda folder: (folder / "test_caps.txt").write_text(""), r"test_caps\.txt 0 captions"),
-        (lambda folder: np.save(folder / "test_ims.npy", random_features(0)), "test_ims.npy has 0 rows"),
-        (lambda folder: np.save(folder / "test_ims.npy", random_features(2, dim=5)), "4 wide and .*5 wide"),
-        (lambda folder: (folder / "test_ids.txt").write_text("1\n2\n3\n"), "3 lines for 2 images"),
-        (spoil_ids, r"train_ids\.txt, line 1: 5 lines from here should name one image, and hold"),
-        (lambda folder: (folder / "test_ids.txt").write_text("7\n7\n"), "'7' is listed twice"),
-        (lambda folder: (folder / "id_mapping.json").write_text("[1]"), r"id_mapping\.json: not in"),
+        (lambda folder: (folder / "dev_ims.npy").unlink(), ["dev_ims.npy"]),
+        (lambda folder: (folder / "dev_caps.txt").unlink(), ["dev_caps.txt"]),
+        (spoil_counts, ["dev_ims.npy", 3, "dev_caps.txt", 16]),
+        (lambda folder: (folder / "test_caps.txt").write_text(""), ["test_caps.txt", 0]),
+        (lambda folder: np.save(folder / "test_ims.npy", random_features(0)), ["test_ims.npy", 0]),
+        (lambda folder: np.save(folder / "test_ims.npy", random_features(2, dim=5)), [4, 5]),
+        (lambda folder: (folder / "test_ids.txt").write_text("1\n2\n3\n"), ["test_ids.txt", 3, 2]),
+        (spoil_ids, ["train_ids.txt", 1, 5]),
+        (lambda folder: (folder / "test_ids.txt").write_text("7\n7\n"), ["'7'"]),
+        (lambda folder: (folder / "id_mapping.json").write_text("[1]"), ["id_mapping.json"]),
     ],
 )
-def test_faults_end_in_one_line(tmp_path, spoil, message):
+def test_faults_end_in_one_line(tmp_path, spoil, named):
     write_all(tmp_path)
     spoil(tmp_path)
-    with pytest.raises(DataError, match=message) as caught:
-        open_precomputed(tmp_path)
-    assert "\n" not in str(caught.value)
+    assert names(refusal(DataError, open_precomputed, tmp_path), *named)
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(DataError, match=r"train_ims\.npy"):
-        open_precomputed(tmp_path)
+    assert names(refusal(DataError, open_precomputed, tmp_path), "train_ims.npy")
 
 
 def test_the_check_reads_all_features(tmp_path):

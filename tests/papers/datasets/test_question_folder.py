@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from openvse.errors import DataError
-from openvse_papers.datasets.question_folder import open_question_folder
+from openvse_papers.datasets.published import open_question_folder
+from tests.naming import names, refusal
 
 
 def lay_out(root: Path, *names: str) -> Path:
@@ -107,42 +108,33 @@ def test_a_missing_picture_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("line", "named"),
     [
-        ('{"file_name": "a.jpg"', "line 1: not JSON"),
-        ('{"file_name": "a.jpg", "captions": ["a dog"]}', 'line 1: write {"file_name": "a.jpg", "question"'),
-        ('{"question": "who?"}', 'line 1: write {"file_name"'),
-        ('{"file_name": "a.jpg", "question": 3}', "1.*'a.jpg'"),
-        ('{"file_name": "a.jpg", "question": "?", "answers": [["x"]]}', "its answers strings or numbers"),
-        ('{"file_name": "a.jpg", "question": "?", "answer": true}', "its answers strings or numbers"),
-        ('{"file_name": "a.jpg", "questions": ["who?"]}', "1.*'a.jpg'"),
-        ("3", "line 1: write"),
+        ('{"file_name": "a.jpg"', []),
+        ('{"file_name": "a.jpg", "captions": ["a dog"]}', ['"file_name"', '"question"']),
+        ('{"question": "who?"}', ['"file_name"']),
+        ('{"file_name": "a.jpg", "question": 3}', ["'a.jpg'"]),
+        ('{"file_name": "a.jpg", "question": "?", "answers": [["x"]]}', ["'a.jpg'"]),
+        ('{"file_name": "a.jpg", "question": "?", "answer": true}', ["'a.jpg'"]),
+        ('{"file_name": "a.jpg", "questions": ["who?"]}', ["'a.jpg'"]),
+        ("3", ['"file_name"']),
     ],
 )
-def test_malformed_lines_are_named(tmp_path, line, message):
+def test_malformed_lines_are_named(tmp_path, line, named):
     (lay_out(tmp_path) / "metadata.jsonl").write_text(line)
-    with pytest.raises(DataError, match=message) as caught:
-        open_question_folder(tmp_path)
-    assert "metadata.jsonl" in str(caught.value) and "\n" not in str(caught.value)
+    assert names(refusal(DataError, open_question_folder, tmp_path), "metadata.jsonl", 1, *named)
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("table", "named"),
     [
-        ("file_name,caption\na.jpg,x\n", "no column question"),
-        ("file_name,question\na.jpg,x\n", "no column answer"),
-        (
-            "file_name,question,answer,split\na.jpg,x?,1,train\na.jpg,x?,2,test\n",
-            r"3.*'x\?'.*'a.jpg'",
-        ),
+        ("file_name,caption\na.jpg,x\n", ["question"]),
+        ("file_name,question\na.jpg,x\n", ["answer"]),
+        ("file_name,question,answer,split\na.jpg,x?,1,train\na.jpg,x?,2,test\n", [3, "'x?'", "'a.jpg'"]),
     ],
 )
-def test_malformed_tables_are_named(tmp_path, table, message):
-    (lay_out(tmp_path) / "metadata.csv").write_text(table)
-    with pytest.raises(DataError, match=message):
-        open_question_folder(tmp_path)
-
-
-def test_no_metadata(tmp_path):
-    with pytest.raises(DataError, match=r"metadata\.jsonl.*metadata\.csv"):
-        open_question_folder(lay_out(tmp_path))
+def test_malformed_tables_are_named(tmp_path, table, named):
+    refused = refusal(DataError, open_question_folder, lay_out(tmp_path))
+    assert names(refused, "metadata.jsonl", "metadata.csv")
+    (tmp_path / "metadata.csv").write_text(table)
+    assert names(refusal(DataError, open_question_folder, tmp_path), "metadata.csv", *named)

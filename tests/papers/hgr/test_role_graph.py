@@ -1,7 +1,5 @@
 """Role graphs: the published format, the rules on word classes, and captions that carry their graph."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging
@@ -17,7 +15,7 @@ import torch
 from openvse.errors import DataError, ModelError, RecipeError
 from openvse.functional import pad
 from openvse.types import Inputs
-from openvse_papers.hgr.role_graph import (
+from openvse_papers.hgr import (
     ROLES,
     RoleGraphEncoder,
     graph_of_tags,
@@ -87,12 +85,8 @@ def test_a_continued_verb_is_an_entity_with_the_role_of_verbs(tmp_path: Path) ->
         json.dumps({said: [nodes, [["0", "1", ""], ["1", "2", ""], ["1", "3", ""], ["2", "4", ""]]]})
     )
     graph = read_role_graphs(path)[said]
-    assert [(node.role, node.action) for node in graph.nodes] == [
-        (0, True),
-        (0, False),
-        (0, False),
-        (1, False),
-    ]
+    roles = [(node.role, node.action) for node in graph.nodes]
+    assert roles == [(0, True), (0, False), (0, False), (1, False)]
     assert graph.edges == ((0, 1), (0, 2))
     write_role_graphs(tmp_path / "again.json.gz", {said: graph})
     assert read_role_graphs(tmp_path / "again.json.gz")[said] == graph
@@ -107,9 +101,9 @@ def test_a_continued_verb_is_an_entity_with_the_role_of_verbs(tmp_path: Path) ->
 @pytest.mark.parametrize("content", ["[1]", "{", '{"a dog": [{"1": {"spans": [0]}}, []]}', '{"a dog": [1]}'])
 def test_other_files_are_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "graphs.json").write_text(content)
-    with pytest.raises(DataError, match="HGR"):
+    with pytest.raises(DataError, match=r"graphs\.json"):
         read_role_graphs(tmp_path / "graphs.json")
-    with pytest.raises(DataError, match="read"):
+    with pytest.raises(DataError, match=r"gone\.json"):
         read_role_graphs(tmp_path / "gone.json")
 
 
@@ -151,16 +145,8 @@ def test_the_slots_hold_the_graph(annotation: str) -> None:
     members = [sorted(row.nonzero().flatten().tolist()) for row in graph.members[0]]
     assert members == [list(range(8)), [3], [0, 1, 2], [7], [4, 5], [], [0, 1, 2]]
     assert graph.roles[0].tolist() == [0, 0, 2, 0, 6, 0, 2]
-    assert sorted(map(tuple, graph.edges[0].nonzero().tolist())) == [
-        (1, 0),
-        (1, 2),
-        (1, 4),
-        (2, 1),
-        (3, 0),
-        (3, 6),
-        (4, 1),
-        (6, 3),
-    ]
+    edges = sorted(map(tuple, graph.edges[0].nonzero().tolist()))
+    assert edges == [(1, 0), (1, 2), (1, 4), (2, 1), (3, 0), (3, 6), (4, 1), (6, 3)]
     assert graph.members[1:, 1:].any() == graph.edges[1:].any() == False  # noqa: E712 - captions with their event alone
 
 
@@ -209,7 +195,7 @@ def test_dropout_takes_features_of_word_embeddings(annotation: str) -> None:
     for row, length in enumerate(there.sum(dim=1).tolist()):
         states = encoder.gru(words[row : row + 1, :length])[0].unflatten(2, (2, -1)).mean(dim=2)
         torch.testing.assert_close(dropped[row, :length], states[0])
-    with pytest.raises(RecipeError, match="dropout is 1"):
+    with pytest.raises(RecipeError, match="dropout.*1"):
         made(dropout=1.0)
 
 
@@ -260,11 +246,5 @@ def test_a_missing_tagger_and_odd_numbers_are_refused(monkeypatch: Any) -> None:
 
 @pytest.mark.medium
 def test_the_tagger_of_the_extra_knows_word_classes() -> None:
-    assert tag_words(["a", "man", "rides", "a", "brown", "horse"]) == [
-        "DET",
-        "NOUN",
-        "VERB",
-        "DET",
-        "ADJ",
-        "NOUN",
-    ]
+    tags = tag_words(["a", "man", "rides", "a", "brown", "horse"])
+    assert tags == ["DET", "NOUN", "VERB", "DET", "ADJ", "NOUN"]

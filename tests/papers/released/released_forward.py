@@ -1,7 +1,5 @@
 """Forward passes from the weights alone, item by item and step by step, as the released codes compute them."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Damage and tensors that claim too much are found before anything is copied."""
 
-from __future__ import annotations
-
 import re
 import zipfile
 from collections.abc import Callable
@@ -106,17 +104,11 @@ def test_more_layers_than_a_network_has_are_refused() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (
-            torch.empty(8, 10, device="meta"),
-            "'fc.weight' are a sparse or quantised tensor, or one without data",
-        ),
-        (torch.ones(8, 10).to_sparse(), "'fc.weight' are a sparse or quantised tensor, or one without data"),
-        (torch.ones(8, 0), "'fc.weight' are empty"),
-        (
-            torch.ones(8, 10, dtype=torch.int64),
-            r"types of numbers in 1 weights.*\(8, 10\) int64 for \(8, 10\) float32",
-        ),
-        (torch.ones(8, 10, dtype=torch.complex64), "types of numbers in 1 weights.*complex64"),
+        (torch.empty(8, 10, device="meta"), "'fc.weight'"),
+        (torch.ones(8, 10).to_sparse(), "'fc.weight'"),
+        (torch.ones(8, 0), "'fc.weight'"),
+        (torch.ones(8, 10, dtype=torch.int64), r"1 .*\(8, 10\) int64 for \(8, 10\) float32"),
+        (torch.ones(8, 10, dtype=torch.complex64), "1 .*complex64"),
     ],
     ids=["meta", "sparse", "empty", "whole numbers", "complex"],
 )
@@ -162,7 +154,7 @@ def test_an_archive_that_unpacks_to_more_than_it_holds_is_refused(tmp_path: Path
 
 def test_a_record_shorter_than_its_tensor_is_refused(tmp_path: Path) -> None:
     path = tiny.save({"model": torch.ones(1000)}, tmp_path / "model.pth")
-    with pytest.raises(CheckpointError, match="checkpoint"):
+    with pytest.raises(CheckpointError, match="repacked.pth"):
         read_checkpoint(repacked(path, zipfile.ZIP_STORED, lambda data: data[:16]))
 
 
@@ -182,7 +174,7 @@ def test_a_weight_that_is_not_finite_is_refused(
     checkpoint = tiny.vse_infinity()
     checkpoint["model"][side][name].view(-1)[-1] = value
     message = refusal(checkpoint, tmp_path, zipped=zipped)
-    assert "1 of the" in message and "NaN" in message and "take another checkpoint" in message
+    assert names(message, 1) and "NaN" in message
 
 
 @pytest.mark.medium
@@ -192,12 +184,12 @@ def test_all_nan_is_refused(tmp_path: Path) -> None:
         name: torch.full_like(weight, float("nan")) if weight.is_floating_point() else weight
         for name, weight in checkpoint["model"].items()
     }
-    assert "are NaN or infinite" in refusal(checkpoint, tmp_path)
+    assert "NaN" in refusal(checkpoint, tmp_path)
 
 
 def test_a_number_too_large_for_single_precision_is_refused(tmp_path: Path) -> None:
     weight = torch.full((tiny.EMBED, tiny.REGION), 1e300, dtype=torch.float64)
-    assert "80 of the 80 numbers" in refusal(put(tiny.vse_infinity(), "fc.weight", weight), tmp_path)
+    assert names(refusal(put(tiny.vse_infinity(), "fc.weight", weight), tmp_path), 80, 80)
 
 
 def test_what_has_no_effect_may_hold_anything(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The command line of a checkpoint: it decides the converted recipe's objective, and only plausible values do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from openvse.conversion.convert import Conversion, convert
 from openvse.errors import CheckpointError
 from openvse.retrieval.build import build_objective
 from openvse.tasks.recipes import parse_recipe
-from openvse_papers.released.reading import option
+from openvse_papers.released import option
 from tests.failures import Failures
 
 Maker = Callable[..., dict[str, Any]]

@@ -1,7 +1,5 @@
 """A vocabulary without the special tokens that captions are read with is refused."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import openvse
 import tiny_checkpoints as tiny
 from openvse.conversion.convert import convert
 from openvse.errors import CheckpointError
-from openvse_papers.released.reading import read_vocabulary
+from openvse_papers.released import read_vocabulary
 from tests.naming import names
 
 

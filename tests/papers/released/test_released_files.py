@@ -1,7 +1,5 @@
 """Files of others are read, never run."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from argparse import Namespace
@@ -16,7 +14,7 @@ import torch
 import tiny_checkpoints as tiny
 from openvse.conversion.checkpoint import read_checkpoint
 from openvse.errors import CheckpointError
-from openvse_papers.released.reading import read_vocabulary
+from openvse_papers.released import read_vocabulary
 
 
 class Attack:
@@ -88,7 +86,7 @@ def test_a_bare_pickle_that_runs_a_command_is_refused(tmp_path: Path) -> None:
 
 def test_objects_of_other_classes_are_refused_by_name(tmp_path: Path) -> None:
     path = tiny.save({"model": torch.nn.Linear(1, 1)}, tmp_path / "whole.pth")
-    with pytest.raises(CheckpointError, match="tensors"):
+    with pytest.raises(CheckpointError, match="whole.pth.*Linear"):
         read_checkpoint(path)
 
 
@@ -113,7 +111,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="file"):
+    with pytest.raises(CheckpointError, match="gone.pth"):
         read_checkpoint(tmp_path / "gone.pth")
 
 

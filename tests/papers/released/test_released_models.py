@@ -1,7 +1,5 @@
 """A converted model embeds as the released code does: against slow forward passes from the checkpoint's weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,11 +1,9 @@
 """Small sets of questions for the tests of scores and baselines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
-from openvse_papers.vqa.questions import Question, QuestionSet
+from openvse_papers.vqa.answers import Question, QuestionSet
 
 
 def quiz(*questions: tuple[str, str, Sequence[str]] | tuple[str, str, Sequence[str], str]) -> QuestionSet:

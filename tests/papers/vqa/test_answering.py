@@ -1,7 +1,5 @@
 """Whole runs of visual question answering on a tiny set: learning, resuming, and refusing."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter
@@ -21,8 +19,7 @@ from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
 from openvse.training.inputs import RunInputs
 from openvse.types import Inputs, QuestionBatch
-from openvse_papers.vqa.answerer import Answerer
-from openvse_papers.vqa.predict import predict
+from openvse_papers.vqa.answerer import Answerer, predict
 from openvse_papers.vqa.training import cross_entropy, open_answering
 from tests.tiny import Recorder, Stop, read_metrics
 from tests.tiny_questions import answering_recipe, answering_tree, question_only, write_tiny_questions
@@ -124,7 +121,7 @@ def test_nan_stops_and_names_the_batch(questions: Path, tmp_path: Path) -> None:
     tree = answering_tree(questions, clip_norm=None)
     tree["optimizer"]["learning_rate"] = 1e30
     tree["training"]["phases"] = [{"epochs": 3}]
-    with pytest.raises(TrainingError, match=r"(nan|inf).*step \d+ .*8 .*\d+\.jpg#\d"):
+    with pytest.raises(TrainingError, match=r"(nan|inf).*\d+ .*8 .*\d+\.jpg#\d"):
         run_recipe(parse_recipe(tree), tmp_path)
 
 
@@ -154,20 +151,20 @@ def test_images_that_the_store_lacks_are_reported(questions: Path, tmp_path: Pat
 def test_refusals(questions: Path, tmp_path: Path) -> None:
     tree = answering_tree(questions)
     cases = [
-        ({"answers": {"min_count": 99}}, DataError, "no answer occurs 99 times"),
+        ({"answers": {"min_count": 99}}, DataError, " 99 .*min_count"),
         (
             {"text": {**tree["text"], "aggregator": "mean"}},
             RecipeError,
-            "text.aggregator mean sums up before",
+            "text.aggregator.*mean.*score_attention",
         ),
         (
             {**question_only(tree), "text": tree["text"]},
             RecipeError,
-            "text.aggregator tokens keeps every token",
+            "text.aggregator.*tokens",
         ),
-        ({"fusion": {"name": "scor_attention"}}, RecipeError, "did you mean 'score_attention'"),
-        ({"fusion": {"name": "pooled", "aggregator": "tokens"}}, RecipeError, "fusion: pooled cannot reduce"),
-        ({"data": {"source": ""}}, RecipeError, "data.source is not set"),
+        ({"fusion": {"name": "scor_attention"}}, RecipeError, "fusion.*'score_attention'"),
+        ({"fusion": {"name": "pooled", "aggregator": "tokens"}}, RecipeError, "fusion.*pooled.*Tokens"),
+        ({"data": {"source": ""}}, RecipeError, "data.source"),
     ]
     for change, error, message in cases:
         with pytest.raises(error, match=message) as caught:

@@ -147,9 +147,9 @@ def test_soft_targets():
 
 
 def test_no_frequent_answer():
-    with pytest.raises(DataError, match="9 times.*2 times.*min_count"):
+    with pytest.raises(DataError, match=" 9 .* 2 .*min_count"):
         AnswerVocabulary.from_answers([["yes"], ["yes"], ["no"]])
-    with pytest.raises(DataError, match="none"):
+    with pytest.raises(DataError, match=" 9 .*min_count"):
         AnswerVocabulary.from_answers([[], []])
 
 
@@ -163,5 +163,5 @@ def test_saving_and_loading(tmp_path):
         path.write_text(content)
         with pytest.raises(ModelError, match=r"answers\.json"):
             AnswerVocabulary.load(path)
-    with pytest.raises(ModelError, match="read"):
+    with pytest.raises(ModelError, match="nowhere.json"):
         AnswerVocabulary.load(tmp_path / "nowhere.json")

@@ -1,12 +1,10 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 from quiz import quiz
 
 from openvse.errors import DataError
-from openvse_papers.vqa.evaluator import evaluate_answers
+from openvse_papers.vqa.evaluate import evaluate_answers
 
 
 def test_no_question_keeps_its_image_and_images_are_used_once() -> None:

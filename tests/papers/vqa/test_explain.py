@@ -1,7 +1,5 @@
 """What was weighed for an answer, and the page that shows it."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re
@@ -16,9 +14,8 @@ from openvse.encoders.image_encoder import grid_cells
 from openvse.errors import DataError
 from openvse.tasks.recipes import parse_recipe
 from openvse.types import Features, Inputs
-from openvse_papers.vqa.answerer import Answerer, Guess
+from openvse_papers.vqa.answerer import Answerer, Guess, build_answerer
 from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.build import build_answerer
 from openvse_papers.vqa.explain import Explained, answer_page, brightness, explain
 from tests.conftest import PhotoMaker
 from tests.naming import names
@@ -86,13 +83,11 @@ def test_the_mode_does_not_matter_and_stays(make_photos: PhotoMaker, monkeypatch
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    ("questions", "message"), [([], "there is no question"), (["", " "], "every question is empty")]
-)
-def test_empty_questions_are_refused(questions: list[str], message: str, make_photos: PhotoMaker) -> None:
+@pytest.mark.parametrize("questions", [[], ["", " "]])
+def test_empty_questions_are_refused(questions: list[str], make_photos: PhotoMaker) -> None:
     model, photo = build(), make_photos(1)[0]
     for ask in (model.ask, functools.partial(explain, model)):
-        with pytest.raises(DataError, match=message):
+        with pytest.raises(DataError):
             ask(photo, questions)
 
 

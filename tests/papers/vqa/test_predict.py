@@ -1,7 +1,5 @@
 """A question set through a model, and files of answers as VQA's evaluation server reads them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +13,16 @@ from openvse.datasets import open_questions
 from openvse.errors import DataError, StoreError
 from openvse.features.store import FeatureStore
 from openvse.tasks.recipes import parse_recipe
-from openvse_papers.vqa.answerer import Answerer
-from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.build import build_answerer
-from openvse_papers.vqa.predict import predict, predict_batches, question_dataset, read_results, write_results
-from openvse_papers.vqa.questions import QuestionSet
+from openvse_papers.vqa.answerer import (
+    Answerer,
+    build_answerer,
+    predict,
+    predict_batches,
+    question_dataset,
+    read_results,
+    write_results,
+)
+from openvse_papers.vqa.answers import AnswerVocabulary, QuestionSet
 from tests.tiny_questions import COLOURS, answering_tree, write_tiny_questions
 
 
@@ -73,7 +76,7 @@ def test_what_a_store_lacks_is_left_out(
     found = predict(model, some, store)
     assert len(found.questions) == len(found.answers) == 26 * 2 < len(some)  # the store has 26 images
     gone = some.about({f"{number:03d}.jpg" for number in range(27, 30)})
-    with pytest.raises(StoreError, match="3 images"):
+    with pytest.raises(StoreError, match=" 3 .*027.jpg"):
         predict(model, gone, store)
 
 
@@ -87,7 +90,7 @@ def test_not_one_image(questions: QuestionSet, make_photos, caplog: pytest.LogCa
     tree = answering_tree(Path()) | {"image": {"encoder": encoder, "aggregator": "tokens"}}
     answers = AnswerVocabulary(COLOURS, votes=False)
     model = build_answerer(parse_recipe(tree), questions=["what is it"], answers=answers).eval()
-    with pytest.raises(DataError, match="question"):
+    with pytest.raises(DataError, match="train"):
         predict(model, questions)  # the files are not there
     assert "000.jpg" in caplog.text
 
@@ -115,13 +118,13 @@ def test_the_published_format(tmp_path, asked):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("half a fi", "not a list of"),
-        ("3", "not a list of"),
-        ('[{"question_id": 1}]', "not a list of"),
-        ('["yes"]', "not a list of"),
+        ("half a fi", "results.json"),
+        ("3", "results.json"),
+        ('[{"question_id": 1}]', "results.json"),
+        ('["yes"]', "results.json"),
         (
             '[{"question_id": 1, "answer": "x"}, {"question_id": "1", "answer": "y"}]',
-            "question 1 is answered twice",
+            "results.json.*1",
         ),
         ("[]", "3.*3.*262148000"),
     ],
@@ -135,8 +138,8 @@ def test_files_that_do_not_fit(tmp_path, asked, content, message):
 
 
 def test_a_missing_file_and_a_wrong_number(tmp_path, asked):
-    with pytest.raises(DataError, match="read"):
+    with pytest.raises(DataError, match="none.json"):
         read_results(tmp_path / "none.json", asked)
-    with pytest.raises(DataError, match="1 predictions.*3 questions"):
+    with pytest.raises(DataError, match="quiz.*1.*3"):
         write_results(tmp_path / "x.json", asked, ["yes"])
     assert list(tmp_path.iterdir()) == []

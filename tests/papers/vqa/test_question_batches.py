@@ -1,7 +1,5 @@
 """Batches of questions: images once, targets of the batch, shares of processes, and what cannot be read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +11,8 @@ from openvse.backbones import EfficientNetLite0
 from openvse.batches.loaders import PixelImages, RandomView, TokenTable, image_loader
 from openvse.batches.pairs import BatchKey
 from openvse.errors import DataError
-from openvse_papers.vqa.answers import AnswerVocabulary
-from openvse_papers.vqa.predict import QuestionDataset, question_batches
-from openvse_papers.vqa.questions import Question, QuestionSet
+from openvse_papers.vqa.answerer import QuestionDataset, question_batches
+from openvse_papers.vqa.answers import AnswerVocabulary, Question, QuestionSet
 from tests.conftest import PhotoMaker
 
 ANSWERS = ("red", "2", "blue")
@@ -82,7 +79,7 @@ def test_processes_share_the_images_and_their_mean_is_that_of_the_batch(make_pho
     # Data parallelism takes the mean over the processes of each one's sum by its divisor.
     mean = sum(part.targets[:, 0].sum() / part.divisor for part in parts) / 2
     assert mean == pytest.approx(float(whole[BatchKey(key)].targets[:, 0].mean()))
-    with pytest.raises(DataError, match="4 processes"):
+    with pytest.raises(DataError, match="6.*4"):
         _ = whole[BatchKey(key, rank=3, num_processes=4)]
 
 
@@ -110,7 +107,7 @@ def test_parts_of_different_sets_are_refused(make_photos: PhotoMaker) -> None:
     questions = asked(make_photos(2))
     backbone = EfficientNetLite0(pretrained=False, image_size=32)
     vocabulary = AnswerVocabulary(ANSWERS, votes=False)
-    with pytest.raises(DataError, match="4 questions.*2 images"):
+    with pytest.raises(DataError, match="toy.*4.*2.*1"):
         QuestionDataset(questions, None, TokenTable([torch.tensor([1])]), vocabulary)
-    with pytest.raises(DataError, match="question"):
+    with pytest.raises(DataError, match="toy"):
         QuestionDataset(questions, PixelImages([], backbone), TokenTable([torch.tensor([1])] * 4), vocabulary)

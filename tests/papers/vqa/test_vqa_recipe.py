@@ -1,7 +1,5 @@
 """Recipes of answering: which keys there are, what goes together, and what a recipe of the other task is told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -28,19 +26,19 @@ def test_a_wrong_recipe_names_its_place() -> None:
     failures = Failures()
     for change, message in [
         ({"task": "vqaa"}, "'vqaa'.*'vqa'"),
-        ({"task": 3}, "task is 3"),
+        ({"task": 3}, "task.*3"),
         ({"answer": {}}, r"\banswer\b.*'answers'"),
         ({"answers": {"min_cout": 3}}, r"answers\.min_cout.*'min_count'"),
         ({"answers": {"min_count": 0}}, r"answers\.min_count.*1"),
         ({"head": {"dropout": 1.0}}, r"head\.dropout.*1"),
-        ({"objective": {"ranking": "contrast"}}, "unknown key objective"),
-        ({"image": None}, "recipe: image and fusion go together: without images set both"),
-        ({"fusion": None}, "image and fusion go together"),
+        ({"objective": {"ranking": "contrast"}}, "objective"),
+        ({"image": None}, "image.*fusion"),
+        ({"fusion": None}, "image.*fusion"),
+        ({"training": {"phases": [{"epochs": 1, "objective": {"ranking.miner": "all"}}]}}, "objective"),
         (
-            {"training": {"phases": [{"epochs": 1, "objective": {"ranking.miner": "all"}}]}},
-            "has none but cross-entropy",
+            {"training": {"phases": [{"epochs": 1}], "plateau": {"patience": 1}}},
+            "training.plateau.metric.*accuracy",
         ),
-        ({"training": {"phases": [{"epochs": 1}], "plateau": {"patience": 1}}}, "set metric: accuracy"),
     ]:
         with failures.of(change, message):
             with pytest.raises(RecipeError, match=message) as caught:

@@ -7,8 +7,8 @@ import pytest
 from tiny_wordnet import TAXONOMY, write_wordnet
 
 from openvse.errors import DataError
-from openvse_papers.vqa import wordnet
-from openvse_papers.vqa.wordnet import WordNet, find_wordnet
+from openvse_papers.vqa import answers as wordnet
+from openvse_papers.vqa.answers import WordNet, find_wordnet
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """A tiny WordNet in the format of its own files, for the tests of similarities."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 

@@ -1,4 +1,7 @@
-"""The repositories whose checkpoints are converted: VSE-infinity, ESA, VSE+2AD and PVSE.
+"""Checkpoints of the repositories of VSE-infinity, ESA, VSE+2AD and PVSE as models of openvse.
+
+A checkpoint has options, of which only plausible values are accepted, and the weights of two encoders. A plan of its
+repository turns them into a model. No code in a file is run.
 
 - VSE-infinity (github.com/woodfrog/vse_infty): BERT and BiGRU branches, regions and grids.
 - ESA (github.com/KevinLight831/ESA): the encoders of VSE-infinity with another pooling.
@@ -8,13 +11,194 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import pickle
+import re
+import tempfile
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeVar
 
-from openvse.conversion.weights import Names, Weights, again, count, renamed, shape
-from openvse.errors import CheckpointError
-from openvse_papers.released.reading import ReleasedCheckpoint, ReleasedPlan, option, refuse_options
+import torch
+
+from openvse.backbones.pretrained import load_tokenizer
+from openvse.conversion.checkpoint import read_checkpoint
+from openvse.conversion.convert import Conversion
+from openvse.conversion.weights import (
+    Names,
+    Weights,
+    again,
+    count,
+    dense_weights,
+    expect_fit,
+    expect_own_storage,
+    fill,
+    renamed,
+    shape,
+)
+from openvse.encoders.words_encoder import VOCABULARY_FILE
+from openvse.errors import CheckpointError, ModelError, decoded_text, nearest
+from openvse.files import parse_json, read_lines
+from openvse.model.two_tower import TwoTower
+from openvse.retrieval.build import build_model
+from openvse.specs.load import apply_override, parse_override, validated
+from openvse.specs.model import TwoTowerSpec
+from openvse.tokenization.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Vocabulary
+
+_MAX_VOCABULARY = 1 << 24  # bytes
+_NAME = re.compile(r"[\w./-]{1,100}")
+PROGRESS = ("epoch", "best_rsum", "best_score", "rsum")
+
+PLAUSIBLE: Mapping[str, tuple[float, float]] = {
+    "crop_size": (32, 4096),
+    "div_weight": (0, 1000),
+    "input_scale_factor": (1 / 8, 16),  # of 256 pixels: one grid cell at least
+    "lr": (1e-8, 1),
+    "margin": (0, 2),
+    "max_video_length": (1, 1000),
+    "mmd_weight": (0, 1000),
+    "scale": (0, 100),
+    "tau": (0.001, 10),
+    "weight_decay": (0, 1),
+}
+"""The smallest and the largest value of the options that are numbers."""
+
+
+def read_vocabulary(path: Path) -> list[str]:
+    """Read the words of a ``Vocabulary`` of VSE++ or a related project, in the order of their ids.
+
+    The repositories store it as JSON (``word2idx``, ``idx2word``, ``idx``) or as a pickle, of which only the
+    attributes of this one class are read.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_VOCABULARY + 1)
+        if len(content) > _MAX_VOCABULARY:
+            raise ValueError("too large")
+        if path.suffix == ".json":
+            tree = parse_json(decoded_text(content, path))
+        else:
+            tree = _VocabularyUnpickler(BytesIO(content), encoding="utf-8").load()
+    except OSError as error:
+        raise CheckpointError(
+            f"vocabulary {path} cannot be read ({error.strerror}): check the path"
+        ) from error
+    except _ForeignCodeError as error:
+        raise CheckpointError(
+            f"{path} tries to run {error}, which no vocabulary needs. Nothing was run: get the file elsewhere"
+        ) from error
+    except Exception as error:  # damaged bytes fail in many ways
+        raise _no_vocabulary(path, type(error).__name__) from error
+    fields = vars(tree) if isinstance(tree, _Vocabulary) else tree
+    ids = fields.get("word2idx") if isinstance(fields, dict) else None
+    if not isinstance(ids, dict) or not ids or {*map(str, ids.values())} != {*map(str, range(len(ids)))}:
+        raise _no_vocabulary(path, "no word2idx with an id for each word, from 0 on")
+    return [str(word) for word, _ in sorted(ids.items(), key=lambda item: int(item[1]))]
+
+
+class _Vocabulary:
+    """Replaces the class of the repositories. It only has attributes."""
+
+
+class _ForeignCodeError(Exception):
+    """A pickle asks for a class or function that a vocabulary does not need."""
+
+
+class _VocabularyUnpickler(pickle._Unpickler):
+    """The Python unpickler, because the one in C allocates as many objects as a pickle claims to have."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name == "Vocabulary":  # in the module vocab, lib.vocab or __main__
+            return _Vocabulary
+        raise _ForeignCodeError(f"{module}.{name}")
+
+
+def _no_vocabulary(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} is not a vocabulary ({reason}): give the .json or .pkl file that the model was trained with"
+    )
+
+
+@dataclass(frozen=True)
+class ReleasedCheckpoint:
+    """A checkpoint that the released code of a repository wrote, with the names of weights there.
+
+    ``options`` are the command line of the training, empty if the file only holds weights. ``progress`` is the epoch
+    and the validation score, if the file states them.
+    """
+
+    options: Mapping[str, Any]
+    image: Weights
+    text: Weights
+    progress: Mapping[str, int | float]
+
+
+@dataclass(frozen=True)
+class ReleasedPlan:
+    """The recipe of the model to build for a checkpoint, and the weights by the names of that model.
+
+    Word embeddings are still in the order of the checkpoint's own vocabulary. ``vocabulary`` is its place in the
+    repository, or the tokenizer to use if the user gives none. ``notes`` are remarks for the user.
+    """
+
+    recipe: dict[str, Any]
+    weights: Weights
+    vocabulary: str
+    notes: tuple[str, ...] = ()
+
+
+def find_encoders(tree: Any) -> ReleasedCheckpoint:
+    """Find options and weights of both encoders in a file. Raise CheckpointError if one is missing."""
+    whole = tree if isinstance(tree, dict) else {}
+    model = whole.get("model", tree)
+    if isinstance(model, list) and len(model) == 2 and all(isinstance(side, dict) for side in model):
+        image, text = map(dense_weights, model)
+    else:
+        everything = dense_weights(model if isinstance(model, dict) else {})
+        image, text = (again(everything, side, "") for side in ("img_enc.", "txt_enc."))
+    if not image or not text:
+        raise CheckpointError(
+            "it does not hold an image and a text encoder as VSE-infinity, PVSE and VSE+2AD save them: give a "
+            "checkpoint of one of these repositories"
+        )
+    options = whole.get("opt", whole.get("args", {}))
+    progress = {key: whole[key] for key in PROGRESS if isinstance(whole.get(key), int | float)}
+    return ReleasedCheckpoint(options if isinstance(options, dict) else {}, image, text, progress)
+
+
+OptionT = TypeVar("OptionT", bool, str, int, float)
+
+
+def option(options: Mapping[str, Any], name: str, default: OptionT) -> OptionT:
+    """Return an option of the command line, of the type of its default. Raise CheckpointError if not plausible."""
+    value = options.get(name, default)
+    if isinstance(default, bool):
+        plausible, expected = isinstance(value, bool), "True or False"
+    elif isinstance(default, str):
+        plausible, expected = isinstance(value, str) and _NAME.fullmatch(value) is not None, "a name"
+    else:
+        (lowest, highest), whole = PLAUSIBLE[name], isinstance(default, int)
+        kind = int if whole else int | float
+        plausible = isinstance(value, kind) and not isinstance(value, bool) and lowest <= value <= highest
+        expected = f"a {'whole ' * whole}number from {lowest:g} to {highest:g}"
+    if not plausible:
+        plain = isinstance(value, bool | int | float | str | None)
+        shown = repr(value)[:60] if plain else f"a value of type {type(value).__name__}"
+        raise CheckpointError(
+            f"its option --{name} is {shown}, but it must be {expected}. The file is damaged or was changed: download "
+            f"it again, or correct the option and save the file again"
+        )
+    return type(default)(value)
+
+
+def refuse_options(options: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
+    """Raise CheckpointError if one of these options is on, with its reason."""
+    for name, reason in reasons.items():
+        if option(options, name, False):
+            raise CheckpointError(f"it was trained with --{name}, but {reason}")
+
 
 BASE_SIZE = 256  # pixels: the side of an image before --input_scale_factor
 HEAD_DIM = 64  # in every published BERT and ViT, whose weights do not show the width of a head
@@ -106,16 +290,6 @@ def bert_config(weights: Weights) -> dict[str, Any]:
     }
 
 
-def _bert(weights: Weights, model: str) -> dict[str, Any]:
-    return {
-        "name": "transformers_text",
-        "model": model,
-        # The released code does not cut captions. BERT itself sets the limit.
-        "max_length": shape(weights, "bert.embeddings.position_embeddings.weight", axes=2)[0],
-        "size_augmentation": "bert_style",
-    }
-
-
 def _bigru(weights: Weights, embed_dim: int) -> dict[str, Any]:
     """Return the text encoder of a bidirectional GRU of one layer over words, which NLTK splits."""
     words, word_dim = shape(weights, "embed.weight", axes=2)
@@ -180,16 +354,19 @@ def _plan_pooled(released: ReleasedCheckpoint, name: str, aggregator: Any, pooli
         image_encoder = _grids(
             image, {"backbone_source": "detector", **options} if of_2ad else options, notes
         )
-    uses_bert = any(each.startswith("bert.") for each in released.text)
     model = option(options, "bert_type", "bert-base-uncased") if of_2ad else "bert-base-uncased"
+    if uses_bert := any(each.startswith("bert.") for each in released.text):
+        # The released code does not cut captions. BERT itself sets the limit.
+        longest = shape(released.text, "bert.embeddings.position_embeddings.weight", axes=2)[0]
+        text_encoder = {"name": "transformers_text", "model": model, "max_length": longest}
+        text_encoder["size_augmentation"] = "bert_style"
+    else:
+        text_encoder = _bigru(released.text, embed_dim)
     recipe = {
         "name": f"converted/{name}",
         "embed_dim": embed_dim,
         "image": {"encoder": image_encoder, "aggregator": aggregator},
-        "text": {
-            "encoder": _bert(released.text, model) if uses_bert else _bigru(released.text, embed_dim),
-            "aggregator": aggregator,
-        },
+        "text": {"encoder": text_encoder, "aggregator": aggregator},
         "objective": {"ranking": _ranking(options, name, notes)},
         "optimizer": {"multipliers": {"text.encoder.backbone": 0.1} if uses_bert and not of_2ad else {}},
     }
@@ -346,3 +523,128 @@ REPOSITORIES: Mapping[str, Repository] = {
     "vse_2ad": Repository(("pool.balance.",), "pool.balance.weight", _ADPOOL, ADPOOL),
     "esa": Repository(("linear1.",), "linear1.weight", "external_attention", EXTERNAL_ATTENTION),
 }
+
+
+# Keys of a plan's recipe that are not part of the model's spec.
+OF_THE_TRAINING = ("name", "objective", "optimizer")
+SPECIAL_WORDS = tuple(SPECIALS[special] for special in (UNKNOWN, START, END))
+SPECIAL_PIECES = ("[UNK]", "[CLS]", "[SEP]")
+WORDS = "text.encoder.words.weight"
+
+
+def convert_released(
+    path: Path, vocabulary: str | None, repository: str | None, overrides: Sequence[str]
+) -> Conversion:
+    """Convert a checkpoint of a repository. See ``Converter``."""
+    released = find_encoders(read_checkpoint(path))
+    names = list(REPOSITORIES)
+    if repository is not None and repository not in names:
+        raise CheckpointError(
+            f"unknown kind {repository!r}{nearest(repository, names)} (allowed: {', '.join(names)})"
+        )
+    tried = names if repository is None else [repository]
+    if (name := next((name for name in tried if REPOSITORIES[name].recognises(released)), None)) is None:
+        of = f"of {repository}" if repository else "of VSE-infinity (GPO), PVSE (PIE-Net) or VSE+2AD (AdPool)"
+        raise CheckpointError(
+            f"it does not hold weights {of}: give a checkpoint that one of their repositories saved"
+        )
+    each = REPOSITORIES[name]
+    plan = each.plan(released, name, each.aggregator, each.pooling)
+    progress = ", ".join(f"{key} {value}" for key, value in released.progress.items())
+    described = f"converted from {path.name}" + (f" ({progress})" if progress else "")
+    return Conversion(name, _build(plan, vocabulary, overrides, described), plan.notes)
+
+
+def _build(
+    plan: ReleasedPlan, vocabulary: str | None, overrides: Sequence[str], description: str
+) -> TwoTower:
+    """Build the plan's model and fill in every weight."""
+    tree: dict[str, Any] = dict(plan.recipe)
+    for path, value in map(parse_override, overrides):
+        tree = apply_override(tree, path, value)
+    stated = {key: tree.pop(key) for key in OF_THE_TRAINING if key in tree}
+    spec = validated(TwoTowerSpec, tree)
+    expect_own_storage(plan.weights)
+    with tempfile.TemporaryDirectory() as folder:
+        assets = Path(folder)
+        (assets / "text").mkdir()
+        write = _write_words if WORDS in plan.weights else _write_pieces
+        weights = write(plan, vocabulary, assets / "text", spec.text.encoder.options)
+        with torch.device("meta"):  # only names and shapes, without memory
+            expect_fit(weights, build_model(spec, assets=assets).state_dict())
+        model = build_model(spec, assets=assets)
+    fill(model, weights)
+    model.provenance = {"recipe": stated.pop("name"), "description": description, **stated}
+    return model.eval()
+
+
+def _write_words(
+    plan: ReleasedPlan, vocabulary: str | None, folder: Path, options: Mapping[str, Any]
+) -> Weights:
+    """Write the vocabulary of a plan, and return its weights with the word embeddings in this order."""
+    if vocabulary is None:
+        raise CheckpointError(
+            f"the words of the model are not in its checkpoint: give its vocabulary with --vocabulary "
+            f"(in the repository: {plan.vocabulary})"
+        )
+    words, embedded = read_vocabulary(Path(vocabulary)), plan.weights[WORDS]
+    ids = {word: row for row, word in enumerate(words)}
+    if len(embedded) == len(words) + 1:  # the training scripts append the mask to the words of the file
+        ids.setdefault(SPECIALS[MASK], len(words))
+    if len(embedded) != len(ids):
+        raise CheckpointError(
+            f"{vocabulary} has {len(words)} words, but the model has {len(embedded)}: give the vocabulary of its "
+            f"training (in the repository: {plan.vocabulary})"
+        )
+    needed = SPECIAL_WORDS if options.get("boundaries", True) is not False else SPECIAL_WORDS[:1]
+    _expect_specials(vocabulary, ids, needed, plan.vocabulary)
+    own = [word for word in ids if word not in SPECIALS]
+    Vocabulary(own).save(folder / VOCABULARY_FILE)
+    none = torch.zeros_like(embedded[0])  # a vocabulary can lack the padding, and PVSE's lack the mask
+    rows = [embedded[ids[word]] if word in ids else none for word in (*SPECIALS, *own)]
+    return plan.weights | {WORDS: torch.stack(rows)}
+
+
+def _write_pieces(
+    plan: ReleasedPlan, vocabulary: str | None, folder: Path, options: Mapping[str, Any]
+) -> Weights:
+    """Write the tokenizer of a plan's BERT and its configuration, and return its weights."""
+    config = bert_config(plan.weights)
+    source = vocabulary or plan.vocabulary
+    if Path(source).is_file():
+        try:
+            pieces = read_lines(Path(source))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{source} is not a list of word pieces ({error}): give the vocab.txt of the model's BERT"
+            ) from error
+        # An uncased model drops accents and capitals. Its name contains "uncased".
+        described = {"tokenizer_class": "BertTokenizer", "do_lower_case": "uncased" in plan.vocabulary}
+        (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+        (folder / "tokenizer_config.json").write_text(json.dumps(described))
+    else:
+        try:
+            tokenizer = load_tokenizer(source)
+        except ModelError as error:
+            raise CheckpointError(
+                f"{error}, or give the vocab.txt of {plan.vocabulary} with --vocabulary, because the checkpoint does "
+                f"not hold it"
+            ) from error
+        tokenizer.save_pretrained(folder)
+        pieces = list(tokenizer.get_vocab())
+    if len(pieces) != config["vocab_size"]:
+        raise CheckpointError(
+            f"{source} has {len(pieces)} word pieces, but the model has {config['vocab_size']}: give the vocab.txt of "
+            f"{plan.vocabulary} with --vocabulary"
+        )
+    _expect_specials(source, pieces, SPECIAL_PIECES, plan.vocabulary)
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    return plan.weights
+
+
+def _expect_specials(source: str, known: Container[str], needed: Sequence[str], place: str) -> None:
+    if missing := [special for special in needed if special not in known]:
+        raise CheckpointError(
+            f"{source} has no {', '.join(missing)}, without which captions cannot be read: give the vocabulary that "
+            f"the model was trained with ({place})"
+        )

@@ -1,9 +1,9 @@
-"""``openvse analyze`` and ``openvse sweep``: the analyses of models, runs and data, and of runs that a sweep trains."""
+"""The commands ``openvse analyze``, ``openvse sweep`` and ``openvse ask``."""
 
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
@@ -19,15 +19,17 @@ from openvse.cli.options import (
     Overwrite,
     Split,
     Stores,
+    Threads,
 )
 from openvse.cli.stopping import going_on
 from openvse.errors import OpenVSEError
+from openvse.files import refuse_there, whole_characters, write_page
 from openvse.train_cli.completion import complete_override, complete_recipe
 
 if TYPE_CHECKING:
     from openvse.training.kind import Request
-    from openvse_papers.analysis.opening import Embedded
-    from openvse_papers.analysis.result import Analysis
+    from openvse_papers.analysis.opening import Analysis, Embedded
+
 
 analyze_app = typer.Typer(
     help="Explain models by figures (PNG and SVG) that are ready for a paper, and their numbers (CSV).",
@@ -45,7 +47,7 @@ Images: TypeAlias = Annotated[
 def begin(out: Path, name: str, *, overwrite: bool) -> None:
     """Fail before any work if the result exists already, or if matplotlib is missing."""
     from openvse.output.figures import import_figure
-    from openvse_papers.analysis.result import refuse_written
+    from openvse_papers.analysis.opening import refuse_written
 
     refuse_written(out, name, overwrite=overwrite)
     import_figure()
@@ -91,10 +93,10 @@ def coefficients(
     as_json: Json = False,
 ) -> None:
     """Learned pooling coefficients by set size, beside mean, max and k-max."""
-    from openvse_papers.analysis.coefficients import NAME, SIZES, analyze_coefficients
+    from openvse_papers.analysis.attention import SIZES, analyze_coefficients
     from openvse_papers.analysis.opening import open_two_towers
 
-    begin(out, NAME, overwrite=overwrite)
+    begin(out, "coefficients", overwrite=overwrite)
     analysis = analyze_coefficients(open_two_towers(models, "cpu"), size or SIZES)
     finish(analysis, out, overwrite=overwrite, as_json=as_json)
 
@@ -120,10 +122,10 @@ def attention(
     as_json: Json = False,
 ) -> None:
     """The regions that each view, head or reduction sees in an image, with the best caption."""
-    from openvse_papers.analysis.attention import NAME, Subjects, analyze_attention, look_at
+    from openvse_papers.analysis.attention import Subjects, analyze_attention, look_at
     from openvse_papers.analysis.opening import open_models
 
-    begin(out, NAME, overwrite=overwrite)
+    begin(out, "attention", overwrite=overwrite)
     if not on and not (image and caption):
         raise OpenVSEError(
             "attention needs --on DATA, or --image FILE together with --caption TEXT: give one of them"
@@ -152,9 +154,9 @@ def hits(
     as_json: Json = False,
 ) -> None:
     """The first five hits of some queries, with the right ones ticked."""
-    from openvse_papers.analysis.hits import NAME, analyze_hits
+    from openvse_papers.analysis.hits import analyze_hits
 
-    begin(out, NAME, overwrite=overwrite)
+    begin(out, "hits", overwrite=overwrite)
     embedded = embedded_by(models, device, request_of(on, split, features), images)
     analysis = analyze_hits(embedded, count=count, pick=pick)
     finish(analysis, out, overwrite=overwrite, as_json=as_json)
@@ -178,10 +180,10 @@ def answers(
 ) -> None:
     """Answers of models to the same questions, side by side with the truth."""
     from openvse.cli.progress import bar
-    from openvse_papers.analysis.answers import NAME, analyze_answers, answer_all
+    from openvse_papers.analysis.hits import analyze_answers, answer_all
     from openvse_papers.analysis.opening import open_models
 
-    begin(out, NAME, overwrite=overwrite)
+    begin(out, "answers", overwrite=overwrite)
     with bar() as progress:
         request = replace(request_of(on, split, features), progress=progress.show)
         questions, rows = answer_all(open_models(models, device), request)
@@ -202,9 +204,9 @@ def views(
     as_json: Json = False,
 ) -> None:
     """The share of the pairs that each view wins, and the similarity of the views."""
-    from openvse_papers.analysis.views import NAME, analyze_views
+    from openvse_papers.analysis.embeddings import analyze_views
 
-    begin(out, NAME, overwrite=overwrite)
+    begin(out, "views", overwrite=overwrite)
     embedded = embedded_by(models, device, request_of(on, split, features), images)
     finish(analyze_views(embedded), out, overwrite=overwrite, as_json=as_json)
 
@@ -231,10 +233,10 @@ def captions(
     """The similarity of the captions of one image, by any text model."""
     from openvse.cli.progress import voice
     from openvse.datasets import open_corpus
-    from openvse_papers.analysis.captions import NAME, analyze_captions, embed_by_towers, embed_captions
+    from openvse_papers.analysis.embeddings import analyze_captions, embed_by_towers, embed_captions
     from openvse_papers.analysis.opening import open_split, open_two_towers
 
-    begin(out, NAME, overwrite=overwrite)
+    begin(out, "captions", overwrite=overwrite)
     if not models and not text_model:
         raise OpenVSEError("captions needs a text model: name a MODEL, or give --text-model")
     # No image is read, so none has to be there.
@@ -261,10 +263,10 @@ def embeddings(
     as_json: Json = False,
 ) -> None:
     """Alignment, uniformity, hubs, recall by caption length and rare words."""
-    from openvse_papers.analysis.embeddings import NAME, analyze_embeddings, require_sklearn
+    from openvse_papers.analysis.embeddings import analyze_embeddings, require_sklearn
     from openvse_papers.analysis.opening import training_captions
 
-    begin(out, NAME, overwrite=overwrite)
+    begin(out, "embeddings", overwrite=overwrite)
     if places:
         require_sklearn()
     request = request_of(on, split, features)
@@ -283,7 +285,6 @@ def embedded_by(models: list[str], device: str, request: Request, images: int | 
         return embed_all(open_two_towers(models, device), asked, limit=images)
 
 
-RESUME = "trained models are kept: run the same command again to continue"
 Recipe: TypeAlias = Annotated[
     str,
     typer.Argument(
@@ -322,7 +323,7 @@ MeasuredOn: TypeAlias = Annotated[
 
 
 @app.command(rich_help_panel="Train")
-@going_on(RESUME)
+@going_on("trained models are kept: run the same command again to continue")
 def sweep(
     recipe: Recipe,
     out: Out,
@@ -342,7 +343,6 @@ def sweep(
     from openvse.cli.progress import bar, note, voice
     from openvse.train_cli.training_bar import TrainingBar
     from openvse_papers.analysis.sweep import (
-        NAME,
         Sweep,
         analyze_sweep,
         check_metrics,
@@ -351,7 +351,7 @@ def sweep(
         run_sweep,
     )
 
-    begin(out, NAME, overwrite=overwrite)
+    begin(out, "sweep", overwrite=overwrite)
     drawn = check_metrics(metrics or ())
     outside = ["data.allow_outside=true"] * voice.allow_outside
     shared, axes = parse_axes([*(overrides or ()), *outside], settings or ())
@@ -361,3 +361,58 @@ def sweep(
     finish(analyze_sweep(asked, results, drawn), out, overwrite=overwrite, as_json=as_json, command="sweep")
     if len(results) > 1:
         note(f"next: openvse compare {shlex.quote(str(out / 'runs'))}/*")
+
+
+@app.command(rich_help_panel="Search")
+def ask(
+    model: Annotated[
+        str, typer.Argument(help="A model trained to answer questions: a model folder or a hub id.")
+    ],
+    image: Annotated[Path, typer.Argument(help="The image file.")],
+    questions: Annotated[list[str], typer.Argument(help="One or more questions, each in quotes.")],
+    top_k: Annotated[
+        int, typer.Option("--top-k", "-k", min=1, help="Number of answers to print for each question.")
+    ] = 5,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="File for an HTML page that shows the regions and words that the model used."),
+    ] = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Answer questions about an image with the most probable answers and their probabilities."""
+    from openvse.cli.json_output import print_json
+    from openvse.cli.progress import note
+    from openvse.media.names import names_image
+    from openvse.tasks.load import load_as
+    from openvse_papers.vqa.answerer import Answerer
+    from openvse_papers.vqa.explain import answer_page, explain
+
+    if named := next(filter(names_image, questions), None):
+        raise OpenVSEError(
+            f"{named} is an image, not a question: give one image first, then the questions about it"
+        )
+    if html is not None:
+        refuse_there([html], "choose another --html, or delete it first")
+    questions = [*map(whole_characters, questions)]
+    answered = explain(load_as(Answerer, model, device=device), image, questions, top_k=top_k)
+    if as_json:
+        replies = [
+            {
+                "question": one.question,
+                "unknown_words": [asdict(word) for word in one.unknown_words],
+                "answers": [guess._asdict() for guess in one.guesses],
+            }
+            for one in answered
+        ]
+        print_json("ask", {"image": str(image), "questions": replies})
+    else:
+        for one in answered:
+            typer.echo(one.question)
+            for guess in one.guesses:
+                typer.echo(f"  {guess.probability:.3f}  {guess.answer}")
+        note("each answer has a probability of its own, so they need not add up to 1")
+    if html is not None:
+        write_page(html, answer_page(image, answered))
+        note(f"written: {html}")

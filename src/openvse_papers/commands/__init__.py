@@ -1,1 +1,0 @@
-"""Commands that are registered by the entry points of the wheel."""
