@@ -21,7 +21,8 @@ PACKAGE = Path(__file__).parent.parent / "src" / "openvse"
 STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (0, frozenset({"errors", "types", "kernels"})),
     (0, frozenset({"halves"})),
-    (0, frozenset({"functional", "registry", "files", "media", "specs"})),
+    (0, frozenset({"registry"})),
+    (0, frozenset({"functional", "files", "media", "specs"})),
     (0, frozenset({"lazy"})),
     (0, frozenset({"layers", "output", "pipeline", "scoring", "tokenization"})),
     (1, frozenset({"backbones", "runtime"})),

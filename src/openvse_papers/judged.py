@@ -21,7 +21,6 @@ from openvse.datasets.layout import first_file, reading_json
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member
 from openvse.evaluation.metrics import RECALL_AT, grouped_intervals
-from openvse.evaluation.places import SEVERAL
 from openvse.evaluation.protocols import Judge
 from openvse.evaluation.ranking import QueryRanks, rank_by_counting
 from openvse.evaluation.report import metric_title
@@ -519,8 +518,8 @@ def judge_eccv_caption(
         of_queries = items.text_images[distinct] if swapped else distinct
         assert ranked.places is not None
         # R counts the missing, too.
-        places = ranked.places.with_missing(np.searchsorted(distinct, missing)).columns()
-        columns = {each: places[:, SEVERAL.index(each)] for each in ("map_at_r", "rprecision")}
+        places = ranked.places.with_missing(np.searchsorted(distinct, missing))
+        columns = {"map_at_r": places.map_at_r(), "rprecision": places.rprecision()}
         retrieval[name] = _measured(ranked, {**columns, "r1": ranked.ranks <= 1}, of_queries)
     return JudgedReport(
         "ECCV Caption", items.corpus.name, retrieval, {}, model, tuple(problems), tuple(notes)

@@ -18,7 +18,6 @@ from openvse.indexing.manifest import Item
 from openvse.indexing.writer import IndexWriter
 from openvse.media import near_duplicates
 from openvse.media.listing import SPECIAL, list_media
-from openvse.media.names import HEIC, RAW
 from openvse.media.near_duplicates import SeenImage, duplicate_pairs, look_of
 from openvse.search import find_duplicates
 from openvse.search.duplicates import _groups
@@ -130,7 +129,7 @@ def test_what_is_no_ordinary_file_is_left_out(folder: Path, invoke) -> None:
 def test_files_of_one_shot_are_no_copies(tmp_path: Path, original: str, beside: str, monkeypatch) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     image = Image.fromarray(noise).resize((320, 240), Image.Resampling.BICUBIC)
-    monkeypatch.setattr("openvse.media.names.reads", lambda kind: kind in (RAW, HEIC))
+    monkeypatch.setattr("openvse.media.formats.is_installed", lambda package: True)
     small = image.resize((160, 120))
     monkeypatch.setattr(
         "openvse.media.near_duplicates.read_image",

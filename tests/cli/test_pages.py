@@ -21,6 +21,7 @@ from openvse.aggregators import AGGREGATORS
 from openvse.backbones import BACKBONES
 from openvse.datasets import DATASETS
 from openvse.encoders import TEXT_ENCODERS
+from openvse.evaluation import METRICS
 from openvse.features import FEATURE_FILES
 from openvse.objectives import CRITERIA, MINERS, TERMS
 from openvse.runtime import OnnxModel
@@ -45,7 +46,7 @@ LONG = {"docs/parts.md", *(page for page in TEXTS if "tutorials" in page)}
 """Pages that train for more than a few epochs."""
 
 REGISTRIES = (
-    *(AGGREGATORS, BACKBONES, CRITERIA, DATASETS, FEATURE_FILES, MINERS),
+    *(AGGREGATORS, BACKBONES, CRITERIA, DATASETS, FEATURE_FILES, METRICS, MINERS),
     *(SIMILARITIES, STORES, TERMS, TEXT_ENCODERS),
 )
 

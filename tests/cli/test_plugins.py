@@ -55,11 +55,12 @@ def test_a_part_of_ones_own_trains_and_is_used_again(
 
 @pytest.mark.medium
 def test_a_package_adds_a_part_and_commands(tmp_path: Path) -> None:
-    """As the page says: a part, a command, and one below a group, which are imported when they are used."""
-    written = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)[0]
-    lines = [line.replace('"', "") for line in written.splitlines()[1:]] + [
-        "command.data.tidy = my_package.below"
-    ]
+    """A part, a command, and one below a group, which are imported when they are used."""
+    lines = (
+        "aggregator.soft_max = my_package.pools:SoftMax",
+        "command.tidy = my_package.commands",
+        "command.data.tidy = my_package.below",
+    )
     info, package = tmp_path / "mine-1.dist-info", tmp_path / "my_package"
     info.mkdir()
     package.mkdir()

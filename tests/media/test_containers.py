@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import ExifTags, Image
 
-from openvse.media import containers
-from openvse.media.containers import compressed_facts
+from openvse.media import jxl
+from openvse.media.containers import unread_facts
 from photographs import bag, exif_of, jpeg, read_header, xmp_packet
 from tests.failures import Failures
 from tests.naming import names
@@ -111,8 +111,8 @@ def test_compressed_facts_are_counted_without_their_package(
     for name, boxes in files.items():
         (tmp_path / name).write_bytes(START + boxes)
     paths = [*map(tmp_path.joinpath, files), tmp_path / "gone.jxl"]
-    assert compressed_facts(paths) == []
-    monkeypatch.setattr(containers, "find_spec", lambda name: None)
-    (line,) = compressed_facts(paths)
+    assert unread_facts(paths) == []
+    monkeypatch.setattr(jxl, "is_installed", lambda name: False)
+    (line,) = unread_facts(paths)
     assert names(line, "2 JPEG XL") and str(paths[0]) in line and "brotli" in line
     assert read_header(paths[0]) == {}

@@ -178,7 +178,7 @@ def test_formats_that_are_not_read_are_counted(tmp_path, monkeypatch):
     failures = Failures()
     for suffix in UNREAD_SUFFIXES:
         with failures.of(suffix):
-            monkeypatch.setattr("openvse.media.names.reads", lambda kind: False)
+            monkeypatch.setattr("openvse.media.formats.is_installed", lambda package: False)
             folder = tmp_path / suffix
             touch(folder, f"a.{suffix}", f"notes.{suffix}.txt")
             listing = list_media(folder, videos=True)

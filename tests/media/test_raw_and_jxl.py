@@ -132,9 +132,8 @@ def test_what_is_not_read_is_counted_by_name(tmp_path: Path, monkeypatch: pytest
     for name in ("a.tga", "b.ico", "c.jxl", "d.cr3", "e.arw"):
         (tmp_path / name).write_bytes(b"?")
     assert list_media(tmp_path).left_out.counts() == "1 TGA, 1 ICO"
-    monkeypatch.setattr("openvse.media.names.reads", lambda kind: False)
+    monkeypatch.setattr("openvse.media.formats.is_installed", lambda package: False)
     assert list_media(tmp_path).left_out.counts() == "2 camera raw, 1 TGA, 1 ICO, 1 JPEG XL"
-    monkeypatch.setattr("openvse.media.images.reads", lambda kind: False)
     for name, package in (("c.jxl", "pillow-jxl-plugin"), ("d.cr3", "rawpy")):
         (tmp_path / name).write_bytes(as_jxl(half_red()))
         with pytest.raises(BadImageError, match=package):
@@ -178,8 +177,7 @@ def test_too_many_pixels_are_refused_before_decoding():
 def test_without_the_decoder_the_extra_is_named(tmp_path, monkeypatch):
     path = tmp_path / "photo.heic"
     path.write_bytes(as_heic(half_red()))
-    for place in ("openvse.media.names", "openvse.media.images"):
-        monkeypatch.setattr(f"{place}.reads", lambda kind: False)
+    monkeypatch.setattr("openvse.media.formats.is_installed", lambda package: False)
     with pytest.raises(BadImageError, match=r"HEIC.*pip install"):
         read_image(path)
     listing = list_media(tmp_path)

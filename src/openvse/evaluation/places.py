@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -11,9 +13,6 @@ from torch import Tensor
 
 NDCG_AT = 10
 """The K of nDCG@K."""
-
-SEVERAL = ("map_at_r", "rprecision", f"ndcg{NDCG_AT}", "mrr")
-"""The metrics of this module, in the order of their columns."""
 
 
 @dataclass(frozen=True)
@@ -42,62 +41,91 @@ class Places:
         order = np.lexsort((places, every))
         return Places(every[order], places[order], self.num_candidates)
 
-    def columns(self) -> Float[np.ndarray, "Q M"]:
-        """Return the metrics ``SEVERAL`` of each query that has a relevant candidate, from 0 to 1.
+    def map_at_r(self) -> Float[np.ndarray, "Q"]:
+        """Return mAP@R (Musgrave et al., ECCV 2020) of each query that has a relevant candidate, from 0 to 1.
 
-        With R relevant candidates at the places ``p_1 < ... < p_R``:
-
-        - ``map_at_r``: mAP@R (Musgrave et al., ECCV 2020), ``1/R sum_{j : p_j <= R} j / p_j``
-        - ``rprecision``: R-Precision, ``#{j : p_j <= R} / R``
-        - ``ndcg10``: nDCG@10 (Jarvelin and Kekalainen, 2002), ``sum_{p_j <= 10} 1 / log2(p_j + 1)`` divided by the same
-          sum of the best possible order
-        - ``mrr``: the reciprocal rank, ``1 / p_1``
+        With R relevant candidates at the places ``p_1 < ... < p_R``, it is ``1/R sum_{j : p_j <= R} j / p_j``.
         """
-        starts, counts, number = self._groups()
-        relevant, order = counts[number], 1 + np.arange(len(number)) - starts[number]
-        inside = self.places <= relevant
+        starts, counts, number, order = self._groups
+        inside = self.places <= counts[number]
+        return np.asarray(np.add.reduceat(inside * order / self.places, starts) / counts)
+
+    def rprecision(self) -> Float[np.ndarray, "Q"]:
+        """Return R-Precision of each query: ``#{j : p_j <= R} / R``."""
+        starts, counts, number, _ = self._groups
+        inside = self.places <= counts[number]
+        return np.asarray(np.add.reduceat(inside.astype(np.float64), starts) / counts)
+
+    def ndcg(self) -> Float[np.ndarray, "Q"]:
+        """Return nDCG@10 (Jarvelin and Kekalainen, 2002) of each query.
+
+        It is ``sum_{p_j <= 10} 1 / log2(p_j + 1)``, divided by the same sum of the best possible order.
+        """
+        starts, _, _, order = self._groups
         gained, ideal = _discounted(self.places), _discounted(order)
-        return np.column_stack(
-            [
-                np.add.reduceat(inside * order / self.places, starts) / counts,
-                np.add.reduceat(inside.astype(np.float64), starts) / counts,
-                np.add.reduceat(gained, starts) / np.add.reduceat(ideal, starts),
-                1.0 / self.places[starts],
-            ]
-        )
+        return np.asarray(np.add.reduceat(gained, starts) / np.add.reduceat(ideal, starts))
 
-    def chance(self) -> dict[str, float]:
-        """Return the expected ``SEVERAL``, in percent, if the gallery of N candidates is in random order.
+    def reciprocal_rank(self) -> Float[np.ndarray, "Q"]:
+        """Return the reciprocal rank of each query: ``1 / p_1``."""
+        return np.asarray(1.0 / self.places[self._groups[0]])
 
-        With R of N relevant, place k is relevant with probability R/N, and each place before it then with probability
-        (R-1)/(N-1). The best is at place k with probability ``C(N-k, R-1) / C(N, R)``.
-        """
-        starts, counts, number = self._groups()
-        size = self.num_candidates
-        ideal = _discounted(1 + np.arange(len(number)) - starts[number])
-        top = _discounted(np.arange(1, size + 1)).sum()
-        different, of_query = np.unique(counts, return_inverse=True)
-        expected = {
-            "map_at_r": np.array([_map_by_chance(count, size) for count in different.tolist()])[of_query],
-            "rprecision": counts / size,
-            f"ndcg{NDCG_AT}": counts / size * top / np.add.reduceat(ideal, starts),
-            "mrr": np.array([_mrr_by_chance(count, size) for count in different.tolist()])[of_query],
-        }
-        return {name: 100.0 * float(np.mean(values)) for name, values in expected.items()}
-
+    @cached_property
     def _groups(
         self,
-    ) -> tuple[Int[np.ndarray, "Q"], Int[np.ndarray, "Q"], Int[np.ndarray, "P"]]:
-        """Return where each query begins, its number of relevant candidates, and the query number of each pair."""
+    ) -> tuple[Int[np.ndarray, "Q"], Int[np.ndarray, "Q"], Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
+        """Where each query begins, its number of relevant candidates, and the query number and j of each pair."""
         _, starts, number, counts = np.unique(
             self.queries, return_index=True, return_inverse=True, return_counts=True
         )
-        return starts, counts, number
+        return starts, counts, number, 1 + np.arange(len(number)) - starts[number]
 
 
 def _discounted(places: Int[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
     """Return the gain of each candidate in DCG@K: ``1 / log2(place + 1)``, and 0 after place K."""
     return np.where(places <= NDCG_AT, 1.0 / np.log2(places + 1.0), 0.0)
+
+
+def map_by_chance(relevant: Int[np.ndarray, "Q"], candidates: int) -> Float[np.ndarray, "Q"]:
+    """Return the expected mAP@R of each query in a random order of N candidates, of which R are relevant.
+
+    Place k is relevant with probability R/N, and each place before it then with probability (R-1)/(N-1).
+    """
+
+    def one(count: int) -> float:
+        place = np.arange(1, count + 1)
+        before = (place - 1) * (count - 1) / max(candidates - 1, 1)
+        return float(np.sum((1.0 + before) / place) / candidates)
+
+    return _of_each(relevant, one)
+
+
+def ndcg_by_chance(relevant: Int[np.ndarray, "Q"], candidates: int) -> Float[np.ndarray, "Q"]:
+    """Return the expected nDCG@10 of each query in a random order."""
+    top = float(_discounted(np.arange(1, candidates + 1)).sum())
+    return _of_each(
+        relevant, lambda count: count / candidates * top / _discounted(np.arange(1, count + 1)).sum()
+    )
+
+
+def reciprocal_rank_by_chance(relevant: Int[np.ndarray, "Q"], candidates: int) -> Float[np.ndarray, "Q"]:
+    """Return the expected reciprocal rank of each query in a random order.
+
+    The best is at place k with probability ``C(N-k, R-1) / C(N, R)``.
+    """
+
+    def one(count: int) -> float:
+        place = np.arange(1, candidates - count + 2)
+        # P(best = k + 1) / P(best = k) = (N - R + 1 - k) / (N - k)
+        shares = np.cumprod(np.r_[count / candidates, (place[-1] - place[:-1]) / (candidates - place[:-1])])
+        return float(np.sum(shares / place))
+
+    return _of_each(relevant, one)
+
+
+def _of_each(relevant: Int[np.ndarray, "Q"], value: Callable[[int], float]) -> Float[np.ndarray, "Q"]:
+    """Return the value of the number of relevant candidates of each query. Equal numbers are computed once."""
+    different, of_query = np.unique(relevant, return_inverse=True)
+    return np.array([value(count) for count in different.tolist()])[of_query]
 
 
 class PlaceCounter:
@@ -134,16 +162,3 @@ class PlaceCounter:
             places=(ahead + order + 1).cpu().numpy(),
             num_candidates=num_candidates,
         )
-
-
-def _map_by_chance(relevant: int, candidates: int) -> float:
-    place = np.arange(1, relevant + 1)
-    before = (place - 1) * (relevant - 1) / max(candidates - 1, 1)
-    return float(np.sum((1.0 + before) / place) / candidates)
-
-
-def _mrr_by_chance(relevant: int, candidates: int) -> float:
-    place = np.arange(1, candidates - relevant + 2)
-    # P(best = k + 1) / P(best = k) = (N - R + 1 - k) / (N - k)
-    shares = np.cumprod(np.r_[relevant / candidates, (place[-1] - place[:-1]) / (candidates - place[:-1])])
-    return float(np.sum(shares / place))

@@ -11,22 +11,17 @@ from jaxtyping import Float, Int
 
 from openvse.corpus.corpus import SharedTexts
 from openvse.evaluation.bank import HubsOut
-from openvse.evaluation.metrics import RECALLS, Metrics, Replicates, pool_of
-from openvse.evaluation.places import SEVERAL
+from openvse.evaluation.metrics import (
+    SIDES,
+    Metrics,
+    Replicates,
+    metric_names,
+    metric_of,
+    pool_of,
+)
 from openvse.evaluation.reliability import Reliability
 from openvse.output.documents import CONFIDENCE, Document
 from openvse.output.table import Table, data_frame
-
-_RECALLS = (*RECALLS, "rsum")
-_TITLES = {
-    "map_at_r": "mAP@R",
-    "rprecision": "R-P",
-    "ndcg10": "nDCG@10",
-    "mrr": "MRR",
-    "meanr": "MeanR",
-    "medr": "MedR",
-    "nmr": "nMR",
-}
 
 
 @dataclass(frozen=True)
@@ -129,10 +124,12 @@ class Report(Document):
     outcomes: Outcomes | None = field(default=None, repr=False, compare=False)
 
     def sections(self) -> list[str]:
+        rsum, *recalls = (name for name in metric_names() if name in self.metrics)
+        names = [*recalls, rsum]
         return [
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
             self.sentence(),
-            measured_table("", _RECALLS, self.metrics, self.intervals, self.beside()).to_markdown(),
+            measured_table("", names, self.metrics, self.intervals, self.beside()).to_markdown(),
             Table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], [*self._rank_rows()]).to_markdown(),
             *self._several(),
             "\n".join(f"- {line}" for line in self.protocol_lines()),
@@ -166,18 +163,18 @@ class Report(Document):
         return {**again, **self.published, **({"chance": self.chance} if self.chance else {})}
 
     def _rank_rows(self) -> Iterator[list[str]]:
-        for side, title in (("i2t", "image to text"), ("t2i", "text to image")):
+        for side, title in zip(SIDES, ("image to text", "text to image"), strict=True):
             medr, meanr, nmr = (self.metrics[f"{side}_{name}"] for name in ("medr", "meanr", "nmr"))
             chance = f"{self.chance[f'{side}_meanr']:.1f}" if self.chance else ""
             yield [title, f"{medr:g}", f"{meanr:.1f}", chance, f"{nmr:.4f}"]
 
     def _several(self) -> Iterator[str]:
-        """Yield the table of the metrics of all relevant candidates, if they were computed."""
-        names = [f"{side}_{name}" for side in ("i2t", "t2i") for name in SEVERAL]
-        if names[0] not in self.metrics:
-            return
-        beside = {"chance": self.chance}
-        yield measured_table("all relevant items", names, self.metrics, self.intervals, beside).to_markdown()
+        """Yield the table of the metrics of all relevant candidates, if there are any, and of others in no table."""
+        shown = {*metric_names(), *(f"{side}_{name}" for side in SIDES for name in ("medr", "meanr", "nmr"))}
+        if names := [name for name in metric_names(2) if name in self.metrics and name not in shown]:
+            beside = {"chance": self.chance}
+            title = "all relevant items"
+            yield measured_table(title, names, self.metrics, self.intervals, beside).to_markdown()
 
     def protocol_lines(self) -> Iterator[str]:
         """Yield the conditions of the evaluation, a line at a time."""
@@ -247,7 +244,6 @@ def metric_title(metric: str) -> str:
     """Return the name of a metric in tables, such as "i2t R@1" for ``i2t_r1`` and "WUPS@0.9" for ``wups_0.9``."""
     if metric == "rsum":
         return "RSUM"
-    side, _, name = metric.partition("_")
-    if side not in ("i2t", "t2i"):
-        return metric.replace("wups_", "WUPS@").removeprefix("accuracy_").replace("_", " ")
-    return f"{side} {_TITLES.get(name) or name.replace('r', 'R@')}"
+    if (known := metric_of(metric)) is not None:
+        return f"{metric[:3]} {known.title}"
+    return metric.replace("wups_", "WUPS@").removeprefix("accuracy_").replace("_", " ")

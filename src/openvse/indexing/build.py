@@ -43,7 +43,7 @@ from openvse.indexing.scanning import (
     note_metadata,
 )
 from openvse.indexing.writer import FoundIndex, IndexFolder, IndexWriter
-from openvse.media.containers import compressed_facts
+from openvse.media.containers import unread_facts
 from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
 from openvse.media.segments import file_of
@@ -345,7 +345,7 @@ class _Run:
             self._keep_away(writer, changes)
             self._drop_gone(writer, changes, outcome)
             problems, described = sidecar_problems(outcome.sidecars), set[int]()
-            problems += compressed_facts(each.path for each in changes.candidates)
+            problems += unread_facts(each.path for each in changes.candidates)
             problems += self._note_what_is_said(writer, changes, listings, described)
             writer.finish()
             return replace(self._report(writer, changes, outcome, problems), described=len(described))

@@ -6,21 +6,20 @@ import codecs
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from PIL import ExifTags, Image
+from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from openvse.errors import DataError
+from openvse.media.formats import MOST_XMP
 from openvse.media.images import opened_image
-from openvse.media.jxl import boxes_of
-from openvse.media.names import JXL, RAW, escaped, suffix_kind
+from openvse.media.names import escaped, format_of
 
-_MOST_XMP, _MOST_TAGS = 8_000_000, 200_000  # characters and tags of a packet; each tag takes 100 bytes
+_MOST_TAGS = 200_000  # of a packet; each takes 100 bytes
 _CHUNKS, _LARGEST_CHUNK = 200_000, 1 << 26  # of a PNG: the number looked at, and bytes of one that is read
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")
 _PLAIN = b"http://ns.adobe.com/xap/1.0/\0"
@@ -34,20 +33,10 @@ def held_in(path: Path) -> Iterator[tuple[Image.Exif, bytes | str, Image.Image |
 
     A damaged file raises almost any error.
     """
-    kind, exif = suffix_kind(path.name), Image.Exif()
-    if kind == JXL:  # which Pillow would decode
-        boxes = dict(_unpacked(path.read_bytes()))
-        block = boxes.get(b"Exif", b"")
-        exif.load(block if block[:2] in (b"II", b"MM") else block[4:])  # some writers leave the offset out
-        yield exif, boxes.get(b"xml ", b""), None
+    known = format_of(path.name)
+    if known is not None and known.facts is not None and (held := known.facts(path)) is not None:
+        yield *held, None
         return
-    if kind == RAW:
-        with path.open("rb") as file:
-            with suppress(SyntaxError):  # most are TIFF files
-                exif.load_from_fp(file)
-            if exif:
-                yield exif, exif.get(ExifTags.Base.XMLPacket, b""), None
-                return
     with opened_image(path) as image:
         if isinstance(image, PngImageFile):
             _read_behind_pixels(image)
@@ -59,31 +48,16 @@ def held_in(path: Path) -> Iterator[tuple[Image.Exif, bytes | str, Image.Image |
         yield Image.Image.getexif(image), xmp, image
 
 
-def _unpacked(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the boxes of a JPEG XL. One of the type brob is another one behind its type, compressed."""
-    for kind, data in boxes_of(content):
-        if kind != b"brob":
-            yield kind, data
-        elif data[:4] in (b"Exif", b"xml ") and find_spec("brotli"):
-            import brotli
-
-            with suppress(brotli.error):
-                reader = brotli.Decompressor()
-                unpacked = reader.process(data[4:], output_buffer_limit=_MOST_XMP)
-                if reader.is_finished():
-                    yield data[:4], unpacked
-
-
-def compressed_facts(paths: Iterable[Path]) -> list[str]:
-    """Return a line that counts JPEG XL files whose facts are compressed, if the package that reads them is missing."""
-    cases = list[str]()
-    for path in () if find_spec("brotli") else paths:
+def unread_facts(paths: Iterable[Path]) -> list[str]:
+    """Return a line that counts the files of each format whose facts are not read, and says what to do."""
+    cases: dict[tuple[str, str], list[Path]] = {}
+    for path in paths:
         with suppress(OSError):
-            if suffix_kind(path.name) == JXL and b"brob" in dict(boxes_of(path.read_bytes())):
-                cases.append(escaped(path))
-    return cases and [
-        f"the facts of {len(cases):,} JPEG XL file(s) are compressed and not read (first: {cases[0]}): "
-        f"pip install brotli, and index them with --overwrite"
+            if (known := format_of(path.name)) and known.unread and (reason := known.unread(path)):
+                cases.setdefault((known.title, reason), []).append(path)
+    return [
+        f"the facts of {len(some):,} {title} file(s) are not read (first: {escaped(some[0])}): {reason}"
+        for (title, reason), some in cases.items()
     ]
 
 
@@ -141,9 +115,9 @@ def elements_of(packet: bytes | str) -> list[ElementTree.Element]:
         return []
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise DataError("it declares entities of XML, and is not read: write it as plain XMP")
-    if len(text) > _MOST_XMP or text.count("<") > _MOST_TAGS:
+    if len(text) > MOST_XMP or text.count("<") > _MOST_TAGS:
         raise DataError(
-            f"it has more than {_MOST_XMP / 1e6:g} MB or {_MOST_TAGS:,} tags of XML, and is not read"
+            f"it has more than {MOST_XMP / 1e6:g} MB or {_MOST_TAGS:,} tags of XML, and is not read"
         )
     try:
         return [*ElementTree.fromstring(text).iter()]

@@ -22,19 +22,16 @@ from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 
 from openvse.errors import BadImageError, DataError, OpenVSEError
-from openvse.media.jxl import boxes_of, is_jxl, size_of
+from openvse.media.formats import OF_PILLOW, ImageFormat, plain_message
+from openvse.media.jxl import boxes_of
 from openvse.media.names import (
-    AVIF_NEEDED,
-    HEIC,
-    JXL,
     PIXELS_VARIABLE,
-    RAW,
     escaped,
     foreign_kind,
+    format_of,
+    known_formats,
     names_image,
-    reads,
     remedy,
-    suffix_kind,
 )
 from openvse.media.packed import PackedFile
 from openvse.media.segments import ClipSegment
@@ -65,11 +62,9 @@ MOST_S = 30.0
 
 _FULL_SIZE = "openvse_full_size"  # what is known of an image that was decoded smaller, in its info
 _SCALED = 4  # a JPEG of so many times the limit is decoded at half its width and height
-_TURNS = {3: 3, 5: 8, 6: 6}  # how LibRaw calls the orientations of EXIF
 _SCANS = 100  # scans of a JPEG, each of which goes over the whole image; encoders write about ten
 _SCANNED = 33  # numbers that all scans of a JPEG read, for each pixel of the limit; each takes 5 ns
-_WORK = {"JPEG2000": 4.0, "AVIF": 1.5, "HEIF": 1.5, "JXL": 1.5}  # as if each pixel were so many
-_IN_PYTHON = 10.0  # the same for what Pillow decodes in Python: PPM as text or of odd depths, packed BMP
+_IN_PYTHON = 10.0  # the work of what Pillow decodes in Python: PPM as text or of odd depths, packed BMP
 _TILES = 500_000  # strips or tiles of a TIFF, each of which takes 10 us
 _PARTS = 32  # packed texts and profiles of a PNG, each of which takes up to 0.2 s
 _LISTS = 65_536  # bytes that list the parts of an AVIF, of which a part takes about 50
@@ -82,10 +77,6 @@ _DARK, _PALE = 64, 224  # the grey behind pale pictures, and the lowest level th
 _IMAGES, _FILES = (tuple(RLock() for _ in range(64)) for _ in range(2))  # each for some of the callers'
 _PROFILES = {b"RGB ": "RGB", b"GRAY": "L", b"CMYK": "CMYK"}
 _MARKER = re.compile(rb"\xff+([^\0\xff\xd0-\xd7])", re.DOTALL)  # of a JPEG, but those within a scan
-
-# Pillow would hand an EPS file to Ghostscript and reads many rare formats: untrusted files are offered only to
-# the decoders of common formats.
-_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP", "AVIF", "JPEG2000")
 
 # The first bytes of other files that people take for images.
 _MAGIC = {
@@ -302,7 +293,9 @@ def _scanned(content: bytes, layer: Sequence[Sequence[int]]) -> tuple[int, float
 def _work(image: Image.Image) -> float:
     """Return the number of pixels of a plain image that take as long to decode as one of this image."""
     is_slow = any(tile[0] in Image.DECODERS for tile in getattr(image, "tile", ())[:1])
-    return _IN_PYTHON if is_slow else _WORK.get(image.format or "", 1.0)
+    if is_slow or not image.format:
+        return _IN_PYTHON if is_slow else 1.0
+    return next((each.work for each in known_formats() if each.pillow == image.format), 1.0)
 
 
 def _scale(image: Image.Image, limit: int, side: int | None, work: float) -> None:
@@ -371,7 +364,7 @@ def _formats() -> tuple[str, ...]:
     if "AVIF" in Image.OPEN:
         opener, accepts = Image.OPEN["AVIF"]
         Image.register_open("AVIF", partial(_opened_avif, opener), accepts)
-    return tuple(name for name in _FORMATS if name in Image.OPEN)
+    return tuple(each.pillow for each in OF_PILLOW if each.pillow in Image.OPEN)
 
 
 def _passed_over(read: Callable[[Any, int, int], bytes]) -> Callable[[Any, int, int], bytes]:
@@ -409,9 +402,9 @@ def _opened_avif(opener: Callable[[Any, Any], ImageFile], file: Any, name: Any) 
 
 
 def _opened(source: ImageLike, limit: int) -> AbstractContextManager[Image.Image]:
-    """Read the header of a file, or wrap an image that is already decoded.
+    """Read the header of a file, or wrap an image that is already decoded. See ``_scale``.
 
-    Only JPEG XL is decoded here, after a comparison of its size with the limit. See ``_scale``.
+    What its format cannot open without decoding is decoded here, after a comparison of its size with the limit.
     """
     match source:
         case Image.Image() if min(source.size):
@@ -429,7 +422,10 @@ def _opened(source: ImageLike, limit: int) -> AbstractContextManager[Image.Image
             raise BadImageError("give a path, the bytes of a file, a PIL image of some pixels, or an array")
     if size == 0:
         raise BadImageError("the file is empty")
-    return _opened_raw(file) if suffix_kind(name) == RAW else _opened_file(file, limit)
+    known = format_of(name)
+    if known is not None and known.opens is not None and known.begins is None:  # only its name can tell
+        return _opened_by(known, file, limit)
+    return _opened_file(file, limit)
 
 
 def _opened_file(file: Path | io.BytesIO, limit: int) -> Image.Image:
@@ -443,10 +439,13 @@ def _opened_file(file: Path | io.BytesIO, limit: int) -> Image.Image:
         return JpegImageFile(file)  # without the limit of Pillow
     except UnidentifiedImageError:
         start = _start(file)
-        if _is_heif(start):
-            return _opened_heif(file)
-        if is_jxl(start):
-            return _opened_jxl(file, limit)
+        for known in known_formats():
+            if known.begins is None or not known.begins(start):
+                continue
+            if known.opens is not None:
+                return _opened_by(known, file, limit)
+            if known.pillow not in _formats():
+                raise BadImageError(known.remedy) from None
         if reason := _foreign(start, file):
             raise BadImageError(reason) from None
         raise
@@ -460,66 +459,21 @@ def _start(file: Path | io.BytesIO) -> bytes:
         return opened.read(1024)
 
 
-def _is_heif(start: bytes) -> bool:
-    """Return whether a file begins like HEIC. AVIF has the same container and another brand (ISO/IEC 23008-12)."""
-    brands = start[8 : int.from_bytes(start[:4], "big")] if start[4:8] == b"ftyp" else b""
-    return b"avif" not in brands and any(brand in brands for brand in (b"heic", b"heix", b"mif1", b"msf1"))
-
-
-def _need(kind: str) -> None:
-    if not reads(kind):
-        raise BadImageError(remedy(kind))
-
-
-def _opened_heif(file: Path | io.BytesIO) -> Image.Image:
-    """Open a HEIC file with the decoder of the extra ``heif``, which turns it upright itself."""
-    _need(HEIC)
-    import pillow_heif
-
-    pillow_heif.register_heif_opener()
-    try:
-        return Image.open(file, formats=("HEIF",))
-    except UnidentifiedImageError:
-        raise BadImageError("it is a HEIC file that is truncated or damaged") from None
-
-
-def _opened_jxl(file: Path | io.BytesIO, limit: int) -> Image.Image:
-    """Decode a JPEG XL file with the decoder of the extra ``jxl``, which turns it upright itself."""
-    _need(JXL)
-    import pillow_jxl  # noqa: F401 - it makes itself known to Pillow
-
-    content = file.getvalue() if isinstance(file, io.BytesIO) else file.read_bytes()
-    width, height = size_of(content)
-    if width * height * _WORK["JXL"] > limit:
-        raise too_large((width, height), limit, _WORK["JXL"])
-    image = Image.open(io.BytesIO(content), formats=("JXL",))
-    if not getattr(image, "jpeg", False):  # what was made of a JPEG is handed out as that
-        image.getexif().pop(ExifTags.Base.Orientation, None)
-    return image
-
-
-def _opened_raw(file: Path | io.BytesIO) -> Image.Image:
-    """Open the largest preview in a raw file of a camera, with LibRaw through the extra ``raw``."""
-    _need(RAW)
-    import rawpy
-
-    try:
-        with rawpy.imread(str(file) if isinstance(file, Path) else file) as raw:
-            preview, flip = raw.extract_thumb(), raw.sizes.flip
-    except rawpy.LibRawError as error:
-        raise BadImageError(f"it holds no preview that we read ({_plain(error)}): export JPEG") from None
-    if preview.format == rawpy.ThumbFormat.JPEG:
-        image: Image.Image = Image.open(io.BytesIO(preview.data), formats=("JPEG",))
-    else:
-        image = Image.fromarray(preview.data)
-    image.getexif().setdefault(ExifTags.Base.Orientation, _TURNS.get(flip, 1))
+def _opened_by(known: ImageFormat, file: Path | io.BytesIO, limit: int) -> Image.Image:
+    """Open a file with the decoder of its format, after a comparison of its size with the limit if that decodes it."""
+    if known.size is not None and known.is_read:
+        content = file.getvalue() if isinstance(file, io.BytesIO) else file.read_bytes()
+        width, height = known.size(content)
+        if width * height * known.work > limit:
+            raise too_large((width, height), limit, known.work)
+        file = io.BytesIO(content)
+    if not min((image := known(file)).size):
+        raise BadImageError("it has no pixels")
     return image
 
 
 def _foreign(start: bytes, file: Path | io.BytesIO) -> str:
     """Return the kind of an unsupported file, by its content or else its name, or "" if it is unknown."""
-    if start[4:8] == b"ftyp" and b"avif" in start[:64]:
-        return AVIF_NEEDED
     kind = next((kind for kind, magic in _MAGIC.items() if magic.search(start)), "")
     if not kind and not isinstance(file, io.BytesIO):
         kind = foreign_kind(file.name)
@@ -669,12 +623,4 @@ _REASONS = {
 def reason_of(error: Exception) -> str:
     """Return in one line the reason why a decoder, the memory or the file system failed."""
     known = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), None)
-    return known or f"it is truncated or damaged, or of another kind ({_plain(error)})"
-
-
-def _plain(error: Exception) -> str:
-    """Return the message of an error in one line. LibRaw's messages are bytes."""
-    held = error.args[0] if error.args else ""
-    message = held if isinstance(held, bytes) else getattr(error, "strerror", None) or str(error)
-    text = message.decode("utf-8", "replace") if isinstance(message, bytes) else message
-    return " ".join(text.split()) or type(error).__name__
+    return known or f"it is truncated or damaged, or of another kind ({plain_message(error)})"

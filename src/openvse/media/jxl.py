@@ -1,18 +1,25 @@
-"""The header of a JPEG XL file before decoding: its size (ISO/IEC 18181-1) and its boxes (ISO/IEC 18181-2)."""
+"""JPEG XL: its size before decoding (ISO/IEC 18181-1), its boxes (ISO/IEC 18181-2), and how it is opened."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from openvse.errors import BadImageError
+from openvse.media.formats import MOST_XMP, HeldFacts, ImageFormat, is_installed
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _CODESTREAM, _CONTAINER = b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n"
 _LENGTH_BITS = (9, 13, 18, 30)
 _RATIOS = ((1, 1), (1, 1), (6, 5), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
 
-def is_jxl(start: bytes) -> bool:
-    """Return whether a file begins like one."""
+def _is_jxl(start: bytes) -> bool:
     return start.startswith((_CODESTREAM, _CONTAINER))
 
 
@@ -51,3 +58,59 @@ def size_of(content: bytes) -> tuple[int, int]:
     height, ratio = length(), take(3)
     across, down = _RATIOS[ratio]
     return (height * across // down if ratio else length()), height
+
+
+def _opened(file: Path | io.BytesIO) -> Image.Image:
+    """Decode a file with the decoder of the extra ``jxl``, which turns it upright itself."""
+    import pillow_jxl  # noqa: F401 - it makes itself known to Pillow
+    from PIL import ExifTags, Image
+
+    image = Image.open(file, formats=("JXL",))
+    if not getattr(image, "jpeg", False):  # what was made of a JPEG is handed out as that
+        image.getexif().pop(ExifTags.Base.Orientation, None)
+    return image
+
+
+def _facts(path: Path) -> HeldFacts:
+    from PIL import Image
+
+    boxes, exif = dict(_unpacked(path.read_bytes())), Image.Exif()
+    block = boxes.get(b"Exif", b"")
+    exif.load(block if block[:2] in (b"II", b"MM") else block[4:])  # some writers leave the offset out
+    return exif, boxes.get(b"xml ", b"")
+
+
+def _unpacked(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the boxes of a file. One of the type brob is another one behind its type, compressed."""
+    for kind, data in boxes_of(content):
+        if kind != b"brob":
+            yield kind, data
+        elif data[:4] in (b"Exif", b"xml ") and is_installed("brotli"):
+            import brotli
+
+            with suppress(brotli.error):
+                reader = brotli.Decompressor()
+                unpacked = reader.process(data[4:], output_buffer_limit=MOST_XMP)
+                if reader.is_finished():
+                    yield data[:4], unpacked
+
+
+def _unread(path: Path) -> str:
+    if is_installed("brotli") or b"brob" not in dict(boxes_of(path.read_bytes())):
+        return ""
+    return "they are compressed: pip install brotli, and index them with --overwrite"
+
+
+JXL = ImageFormat(
+    "JPEG XL",
+    "jxl",
+    pillow="JXL",
+    begins=_is_jxl,
+    opens=_opened,
+    size=size_of,
+    package="pillow_jxl",
+    remedy="JPEG XL needs pillow-jxl-plugin: pip install pillow-jxl-plugin",
+    work=1.5,
+    facts=_facts,
+    unread=_unread,
+)

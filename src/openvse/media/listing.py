@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from openvse.errors import DataError, TextError, decoded_text
-from openvse.media.names import escaped, foreign_kind, is_image, is_video_name, remedy
+from openvse.media.names import escaped, foreign_kind, is_image, is_video_name, known_formats, remedy
 
 LINE_BREAK = "with a line break in the name"
 VIDEO = "video"
@@ -47,11 +47,7 @@ _TYPESCRIPT = ("ts", "mts")  # suffixes of videos, too: of MPEG transport stream
 _UNCLEAR = ("", "bin", "dat", "mod")  # of anything: also photos in caches, and videos of cameras and discs
 _LOOKED_AT = frozenset((*_TYPESCRIPT, *_UNCLEAR))
 _PACKETS = (188, 192, 204)  # bytes of a packet of a transport stream: plain, with its time, with its parity
-_MEDIA = re.compile(
-    rb"\xff\xd8\xff|\x89PNG\r\n|GIF8[79]a|RIFF....(WEBP|AVI |CDXA)|BM....\0\0\0\0|II\*\0|MM\0\*|....ftyp|"
-    rb"\0\0\x01[\xb3\xba]|\x1aE\xdf\xa3|\0\0\0\x0cJXL |\0\0\0\x0cjP  ",
-    re.DOTALL,
-)
+_VIDEO = re.compile(rb"RIFF....(AVI |CDXA)|....ftyp|\0\0\x01[\xb3\xba]|\x1aE\xdf\xa3", re.DOTALL)
 
 
 class Problem(str):
@@ -302,7 +298,9 @@ def _kind(name: str, path: Path, *, videos: bool) -> str | None:
     """Return the kind of an omitted file, "" for a listed one, and None for others."""
     suffix = name.rpartition(".")[2].lower() if "." in name else ""
     if suffix in _UNCLEAR:
-        return UNNAMED if _MEDIA.match(_start(path)) else None
+        start = _start(path)
+        is_media = _VIDEO.match(start) or any(each.begins(start) for each in known_formats() if each.begins)
+        return UNNAMED if is_media else None
     if suffix in _TYPESCRIPT and not _is_transport_stream(_start(path)):
         return None
     is_listed = is_image(name) or (videos and is_video_name(name))

@@ -4,76 +4,86 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import cache
-from importlib.util import find_spec
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from openvse.errors import OpenVSEError
+from openvse.media.formats import HEIC, OF_PILLOW, RAW, ImageFormat
+from openvse.media.jxl import JXL
+from openvse.registry import Registry
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 PIXELS_VARIABLE = "OPENVSE_MAX_PIXELS"
 """The environment variable with the largest number of pixels of an image, also for processes that this one starts."""
 
-AVIF_NEEDED = "AVIF needs Pillow 11.3 or newer: pip install --upgrade pillow"
-VECTOR = "vector graphics are not read, export PNG"
-PDF = "documents are not read, export the pages as PNG"
-LAYERS = "files with layers are not read, export PNG"
-RARE = "rare formats of images are not read, convert to PNG or JPEG"
-RARE_VIDEO = "rare formats of videos are not read, convert to MP4"
-
-_IMAGE = re.compile(
-    r"[^.].*\.(apng|avifs?|bmp|gif|j2[ck]|jfif?|jif|jp2|jp[cefx]|jpe?g|mpo|p[bgnp]m|pjp(eg)?|png|tiff?|webp)",
-    re.IGNORECASE,
-)
 _VIDEO = re.compile(
     r"[^.].*\.(3g[2p]|asf|avi|divx|f4v|flv|insv|lrv|m[124]v|mk3d|mkv|mov|mp4|mpe|mpe?g|mts|m2ts?|og[mv]|qt|tod|ts|vob|"
     r"webm|wmv)",
     re.IGNORECASE,
 )
+BUILT_IN = (*OF_PILLOW, HEIC, JXL, RAW)
+"""The formats that openvse reads."""
+
+IMAGE_FORMATS: Registry[Image.Image] = Registry(
+    "image format", {suffix: each for each in BUILT_IN for suffix in each.suffixes.split()}
+)
+"""The formats of images by each of their suffixes: ``IMAGE_FORMATS.add("qoi", QOI)`` adds one."""
+
+_VECTOR = "vector graphics are not read, export PNG"
+_LAYERS = "files with layers are not read, export PNG"
+_RARE = "rare formats of images are not read, convert to PNG or JPEG"
 # Other files that people take for images or clips: the kind, the suffixes, and what to do.
-HEIC, JXL, RAW = "HEIC", "JPEG XL", "camera raw"
 _FOREIGN = {
-    HEIC: ("heic heif hif", "HEIC needs pillow-heif: pip install pillow-heif"),
-    JXL: ("jxl", "JPEG XL needs pillow-jxl-plugin: pip install pillow-jxl-plugin"),
-    "SVG": ("svg svgz", VECTOR),
-    "EPS": ("eps ps ai", VECTOR),
-    "of a vector format": ("cdr emf odg wmf", VECTOR),
-    "PDF": ("pdf", PDF),
-    RAW: (
-        "3fr arw cr2 cr3 crw dcr dcs dng erf fff gpr iiq k25 kdc mef mos mrw nef nrw orf pef raf raw rw2 rwl sr2 srf "
-        "srw x3f",
-        "raw files of cameras need rawpy, which reads their previews: pip install rawpy, or export JPEG",
-    ),
-    "PSD": ("psd psb", LAYERS),
-    "of a layered format": ("afphoto kra ora pdn xcf", LAYERS),
-    "JPEG XR": ("jxr hdp wdp", RARE),
-    "TGA": ("tga vda icb vst", RARE),
-    "ICO": ("ico cur icns", RARE),
+    "SVG": ("svg svgz", _VECTOR),
+    "EPS": ("eps ps ai", _VECTOR),
+    "of a vector format": ("cdr emf odg wmf", _VECTOR),
+    "PDF": ("pdf", "documents are not read, export the pages as PNG"),
+    "PSD": ("psd psb", _LAYERS),
+    "of a layered format": ("afphoto kra ora pdn xcf", _LAYERS),
+    "JPEG XR": ("jxr hdp wdp", _RARE),
+    "TGA": ("tga vda icb vst", _RARE),
+    "ICO": ("ico cur icns", _RARE),
     "of a rare image format": (
         "bpg dcm dds dib djv djvu exr fits flif hdr jls jng mng pcx pfm pict qoi ras sgi wbmp xbm xpm",
-        RARE,
+        _RARE,
     ),
     "of a motion photo": ("mp mp~2 mp~3 mv", "clips of motion photos are not read, rename to MP4"),
-    "of a rare video format": ("amv braw dv mxf r3d rm rmvb wtv", RARE_VIDEO),
+    "of a rare video format": (
+        "amv braw dv mxf r3d rm rmvb wtv",
+        "rare formats of videos are not read, convert to MP4",
+    ),
 }
-_DECODERS = {HEIC: "pillow_heif", JXL: "pillow_jxl", RAW: "rawpy"}
-SHOTS = frozenset(_DECODERS)
-"""Kinds of images that are read if a package for them is installed."""
 _KIND_OF = {suffix: kind for kind, (suffixes, _) in _FOREIGN.items() for suffix in suffixes.split()}
 _ODD = frozenset({"Cc", "Cs", "Zl", "Zp"})  # control characters, undecodable bytes, line separators
 
 
-@cache
-def reads(kind: str) -> bool:
-    """Return whether files of a kind ("HEIC", "JPEG XL", "camera raw") are read, as the package for it is installed."""
-    return kind in _DECODERS and find_spec(_DECODERS[kind]) is not None
+def known_formats() -> Iterator[ImageFormat]:
+    """Yield all formats, the built-in ones first. The packages of others are imported when their turn comes."""
+    yield from BUILT_IN
+    yield from dict.fromkeys(each for suffix in IMAGE_FORMATS if (each := _format(suffix)) not in BUILT_IN)
 
 
-def suffix_kind(name: str) -> str:
-    """Return the kind by name of a file which Pillow alone does not read, such as "HEIC" or "SVG", or ""."""
-    stem, _, suffix = name.rpartition(".")
-    return _KIND_OF.get(suffix.lower(), "") if stem else ""
+def format_of(name: str) -> ImageFormat | None:
+    """Return the format of images to which the suffix of a name belongs, whether or not it is read, or None."""
+    stem, _, suffix = name.lower().rpartition(".")
+    return _format(suffix) if stem and suffix.isalnum() and suffix in IMAGE_FORMATS else None
+
+
+def _format(suffix: str) -> ImageFormat:
+    found = IMAGE_FORMATS.get(suffix)
+    if not isinstance(found, ImageFormat):
+        raise OpenVSEError(
+            f"image format {suffix!r} is {found!r}: give an ImageFormat with a title and suffixes"
+        )
+    return found
 
 
 def is_image(name: str) -> bool:
     """Return whether a name belongs to a readable image file. Animations are images."""
-    return _IMAGE.fullmatch(name) is not None or (not name.startswith(".") and reads(suffix_kind(name)))
+    known = None if name.startswith(".") or "\n" in name else format_of(name)
+    return known is not None and known.is_read
 
 
 def is_video_name(name: str) -> bool:
@@ -83,13 +93,16 @@ def is_video_name(name: str) -> bool:
 
 def foreign_kind(name: str) -> str:
     """Return the kind of a file that looks like an image and cannot be read, such as "HEIC" or "SVG", or ""."""
-    kind = suffix_kind(name)
-    return "" if reads(kind) else kind
+    if (known := format_of(name)) is not None:
+        return "" if known.is_read else known.title
+    stem, _, suffix = name.rpartition(".")
+    return _KIND_OF.get(suffix.lower(), "") if stem else ""
 
 
 def remedy(kind: str) -> str:
     """Return the remedy for files of a kind that ``foreign_kind`` returns."""
-    return _FOREIGN[kind][1]
+    told = (each.remedy for each in known_formats() if each.title == kind)
+    return _FOREIGN[kind][1] if kind in _FOREIGN else next(told)
 
 
 def escaped(text: object) -> str:
@@ -111,4 +124,4 @@ def escaped(text: object) -> str:
 def names_image(word: str) -> bool:
     """Return whether a text is the path of an image or a clip by its ending, without checking that it exists."""
     name = word.strip().replace("\n", " ").rpartition("/")[2]
-    return is_image(name) or is_video_name(name) or suffix_kind(name) in SHOTS
+    return is_video_name(name) or format_of(name) is not None

@@ -21,8 +21,9 @@ from jaxtyping import Bool, Float, Int, UInt8
 from PIL import Image, ImageSequence
 
 from openvse.errors import OpenVSEError
+from openvse.media.formats import RAW
 from openvse.media.images import full_size, has_more_pages, opened_image, read_image
-from openvse.media.names import RAW, suffix_kind
+from openvse.media.names import format_of
 from openvse.media.packed import ImageFile, content_digest
 from openvse.media.videos import is_video, read_poster
 
@@ -116,7 +117,7 @@ def _pages_of(file: ImageFile) -> tuple[bytes, list[Look] | None]:
     """Return the hash of a file and its pages, none for one picture, or None if they cannot be compared."""
     content = b""
     with suppress(OSError, OpenVSEError):  # whoever needs the file says so
-        content = b"" if is_video(file.name) or suffix_kind(file.name) == RAW else file.read_bytes()
+        content = b"" if is_video(file.name) or format_of(file.name) is RAW else file.read_bytes()
     digest, has_clip = hashlib.blake2b(content).digest(), _CLIP.search(content, 16) is not None
     if not has_clip and not has_more_pages(content):
         return digest, []

@@ -24,7 +24,7 @@ from openvse.errors import DataError, OpenVSEError, decoded_text, message_of
 from openvse.media.headers import coordinates_of, plain_text, read_xmp, said_by
 from openvse.media.listing import PLAIN
 from openvse.media.matching import caseless
-from openvse.media.names import escaped, is_video_name, names_image, suffix_kind
+from openvse.media.names import escaped, foreign_kind, is_video_name, names_image
 from openvse.media.ranks import FactSource, Header, Said, differing, ranked_facts
 
 # The title of a Takeout may lack the suffix.
@@ -57,7 +57,7 @@ def _name_of(name: str) -> _Name:
     """Return the parts of the name of a file, or of a title, which may lack the suffix."""
     folder, _, base = name.rpartition("/")
     rest = _NUMBER.sub("", base)
-    stem = rest.rpartition(".")[0] if names_image(rest) or suffix_kind(rest) else rest
+    stem = rest.rpartition(".")[0] if names_image(rest) or foreign_kind(rest) else rest
     return _Name(folder, rest, stem, "".join(_NUMBER.findall(base)))
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 
 from openvse.errors import BadImageError, BadVideoError, OpenVSEError, install
 from openvse.media.images import ImageLike, alone_with, pixel_limit, read_image, reason_of, too_large
-from openvse.media.names import escaped, is_video_name, reads, suffix_kind
+from openvse.media.names import escaped, format_of, is_video_name
 from openvse.media.packed import PackedFile
 from openvse.media.segments import ClipSegment
 
@@ -215,8 +215,8 @@ def _image_kind(source: ImageLike) -> str:
             file: Any = BytesIO(source)
             size = len(source)
         case _:
-            if reads(kind := suffix_kind(Path(source).name)):
-                return kind  # which Pillow does not open by itself
+            if (known := format_of(Path(source).name)) and known.opens and known.is_read:
+                return known.title  # which Pillow does not open by itself
             file, size = source, Path(source).stat().st_size
     if not size:
         raise BadVideoError("the file is empty")

@@ -15,7 +15,7 @@ from openvse.corpus.splits import LEAKAGE, SPLITS
 from openvse.corpus.trained_on import remembers_training
 from openvse.evaluation.comparison import Comparison
 from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown
-from openvse.evaluation.metrics import RECALLS, Metrics
+from openvse.evaluation.metrics import Metrics, metric_names
 from openvse.evaluation.report import interval_cells, metric_cells, metric_title
 from openvse.files import read_json
 from openvse.media.packed import ImageFile
@@ -373,7 +373,6 @@ def _frame(shown: Shown, small: _Small, *, hit: bool = False, label: str = "") -
     return f'<figure class="frame{" hit" if hit else ""}" title="{about}">{inside}{caption}</figure>'
 
 
-_SHOWN = ("rsum", *RECALLS, "accuracy")
 _VALUES = ("before", "after", "difference", "interval")
 
 
@@ -402,7 +401,7 @@ def _start_table(run: ReportedRun, *, named: bool) -> str:
     changes = section(start, "changes")
     rows = [
         (metric_title(name), *_cells(changes[name]))
-        for name in _SHOWN
+        for name in (*metric_names(), "accuracy")
         if isinstance(changes.get(name), Mapping) and all(key in changes[name] for key in _VALUES)
     ]
     if not rows:

@@ -13,8 +13,7 @@ from typing import Any
 from openvse.errors import OpenVSEError
 from openvse.evaluation.comparison import POWER, Comparison, RowContrast
 from openvse.evaluation.findings import Findings
-from openvse.evaluation.metrics import RECALLS
-from openvse.evaluation.places import SEVERAL
+from openvse.evaluation.metrics import metric_names
 from openvse.evaluation.report import metric_title
 from openvse.output.documents import CONFIDENCE
 from openvse.output.table import COLUMNS, Table
@@ -22,16 +21,11 @@ from openvse.report.run import MeasuredReport, read_run
 from openvse.specs.model import section
 from openvse.tasks.runs import NamedRun
 
-_PLACES = tuple(f"{side}_{name}" for side in ("i2t", "t2i") for name in SEVERAL)
-
 
 def shown_metrics(findings: Findings) -> list[str]:
     """Return the metrics that tables show: RSUM, recalls and the ranks for retrieval, all scores for answers."""
     there = [*findings.metrics]
-    if "rsum" not in there:
-        return there
-    ranks = [f"{side}_{name}" for side in ("i2t", "t2i") for name in ("medr", "meanr")]
-    return [name for name in ("rsum", *RECALLS, *ranks, *_PLACES) if name in there]
+    return [name for name in metric_names(1) if name in there] if "rsum" in there else there
 
 
 def table_with_notes(table: Table, notes: Sequence[str], form: str) -> str:
@@ -169,7 +163,7 @@ def letters(comparison: Comparison) -> dict[str, str]:
 def compared_metrics(comparison: Comparison) -> list[str]:
     """Return the metrics that tables show: RSUM and recalls, or all others with resamples."""
     there = comparison.contrasts[0].differences
-    return [name for name in ("rsum", *RECALLS) if name in there] or [
+    return [name for name in metric_names() if name in there] or [
         name for name in there if not name.endswith("meanr")
     ]
 

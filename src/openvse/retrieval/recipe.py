@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from openvse.errors import nearest
 from openvse.specs import RunRecipe
 from openvse.specs.model import Part, Strict, TwoTowerSpec
 from openvse.specs.recipe import TrainingSpec
@@ -67,8 +68,13 @@ class RetrievalRecipe(TwoTowerSpec, RunRecipe):
     @field_validator("training")
     @classmethod
     def _own_metrics(cls, value: TrainingSpec) -> TrainingSpec:
-        if value.plateau is not None and value.plateau.metric == "accuracy":
-            raise ValueError(
-                "plateau.metric is accuracy, which retrieval does not have: set rsum or a recall"
-            )
+        plateau = value.plateau.metric if value.plateau else None
+        for key, metric in (("plateau.metric", plateau), ("select_by", value.select_by)):
+            if metric in (None, "rsum"):
+                continue
+            from openvse.evaluation.metrics import choosing_metrics  # which imports PyTorch
+
+            if metric not in (names := choosing_metrics()):
+                near = nearest(str(metric), names)
+                raise ValueError(f"{key} is {metric}{near}: set a metric of validation, {', '.join(names)}")
         return value

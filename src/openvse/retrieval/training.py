@@ -70,7 +70,6 @@ _logger = logging.getLogger(__name__)
 class RetrievalTask(Task[Batch]):
     """Trains a retrieval model with an objective for each phase, from images and texts or from their stores."""
 
-    metric: ClassVar[str] = "rsum"
     unit = "pairs"
     collapse: ClassVar[str] = EQUAL_EMBEDDINGS
 
@@ -94,6 +93,7 @@ class RetrievalTask(Task[Batch]):
         texts = text_loader(model.text.encoder, training.captions, text_features)
         dataset = PairDataset(training, images, texts)
         super().__init__(recipe, model, objectives, dataset, data_of(corpus), accelerator)
+        self.metric = recipe.training.select_by or "rsum"
         if recipe.data.captions_per_image is not None:
             self.unit = "images"
             self._drawn = PairsOfImages(training.relevance, recipe.data.captions_per_image)

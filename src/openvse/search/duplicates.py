@@ -14,8 +14,9 @@ from openvse.errors import DataError, check_number
 from openvse.indexing.database import encode_id
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import MANIFEST
+from openvse.media.formats import HEIC, RAW
 from openvse.media.listing import each_once, list_media
-from openvse.media.names import HEIC, RAW, suffix_kind
+from openvse.media.names import format_of
 from openvse.media.near_duplicates import SeenImage, duplicate_pairs, page_comparison, see_images
 from openvse.search.scenes import SAME, are_same, unit_vectors
 
@@ -112,9 +113,9 @@ def _may_go(better: Path, other: Path) -> bool:
     A raw file never is, because it is the negative. Neither is the JPEG or the HEIC that a camera wrote beside it, or
     the JPEG beside a HEIC, which are files of the same name, also in a folder of their own.
     """
-    kinds = {suffix_kind(path.name) for path in (better, other)}
+    kinds = {format_of(path.name) for path in (better, other)}
     is_shot = better.stem.casefold() == other.stem.casefold()
-    return suffix_kind(other.name) != RAW and not (is_shot and kinds & {RAW, HEIC} and len(kinds) > 1)
+    return format_of(other.name) is not RAW and not (is_shot and kinds & {RAW, HEIC} and len(kinds) > 1)
 
 
 def _in_index(index: Index, threshold: float) -> list[list[Path]]:
@@ -175,5 +176,5 @@ def _paths(images: Sequence[_ImageFile], groups: Mapping[int, Sequence[int]]) ->
 
 def _worth(image: _ImageFile) -> tuple[bool, int, int, int, int, bytes]:
     path = str(image.path)
-    is_raw = suffix_kind(image.path.name) == RAW  # of which only the preview was decoded
+    is_raw = format_of(image.path.name) is RAW  # of which only the preview was decoded
     return not is_raw, -image.pixels, -image.size, image.modified_ns, len(path), encode_id(path)

@@ -19,6 +19,7 @@ from PIL import Image
 from openvse.errors import BadImageError, OpenVSEError
 from openvse.media.images import pixel_limit, read_image
 from openvse.media.videos import read_poster
+from openvse.registry import load_plugin, loaded_plugins
 from openvse.serving.batching import BusyError
 
 LARGE_PX = 1280
@@ -106,7 +107,7 @@ class _Decoder:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM],
+            [sys.executable, "-P", "-c", _PROGRAM, *map(str, loaded_plugins())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # decoders write there what a file says
@@ -177,7 +178,9 @@ def decode(task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any], 
 
 
 def main() -> None:
-    """Do tasks from the standard input until it ends."""
+    """Do tasks from the standard input until it ends. The arguments are plug-ins, which may add formats."""
+    for path in sys.argv[1:]:
+        load_plugin(Path(path))
     with suppress(ImportError, ValueError, OSError):
         import resource
 

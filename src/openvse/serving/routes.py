@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from openvse.errors import DataError, nearest
 from openvse.media.images import read_image
+from openvse.media.names import BUILT_IN, format_of
 from openvse.media.videos import ClipSource
 from openvse.serving.layers import COOKIE, Sessions, is_bearer, is_token, session_in
 from openvse.serving.schemas import (
@@ -38,7 +39,7 @@ from openvse.serving.schemas import (
 )
 from openvse.serving.service import Service, open_file
 
-_SHOWN = (*map("image/{}".format, ("jpeg", "png", "gif", "webp", "avif", "bmp")), "video/mp4", "video/webm")
+_SHOWN = ("video/mp4", "video/webm")
 
 ERROR: dict[str, Any] = {
     "content": {"application/json": {"example": {"error": "one line that says what to do"}}}
@@ -72,7 +73,8 @@ api = APIRouter(prefix="/api", responses=REFUSALS, dependencies=[Depends(_check_
 plain = APIRouter()
 
 ItemKey = Annotated[Key, Path()]
-Image = Annotated[UploadFile, File(description="An image: JPEG, PNG, WebP, GIF, AVIF, HEIC, TIFF or BMP.")]
+_UPLOADED = ", ".join(each.title for each in BUILT_IN if each.begins)
+Image = Annotated[UploadFile, File(description=f"An image: {_UPLOADED}.")]
 
 
 def _shown(example: object) -> dict[int | str, dict[str, Any]]:
@@ -235,11 +237,12 @@ async def thumbnail(
 def original(request: Request, key: ItemKey, v: Annotated[str, Query(max_length=64)] = "") -> Response:
     """Return the file of an item as it is, or the part of it that a Range header asks for."""
     path = _service(request).served.file(key)
-    kind = guess_type(path.name)[0]
+    known, guessed = format_of(path.name), guess_type(path.name)[0]
+    kind = known.media_type if known else guessed if guessed in _SHOWN else ""
     name = quote(path.name.encode("utf-8", "replace"))
     headers = {
         "content-security-policy": "default-src 'none'; img-src 'self'; media-src 'self'; sandbox",
-        "content-disposition": f"{'inline' if kind in _SHOWN else 'attachment'}; filename*=UTF-8''{name}",
+        "content-disposition": f"{'inline' if kind else 'attachment'}; filename*=UTF-8''{name}",
         "cache-control": "private, no-cache",
     }
     file = open_file(path)
@@ -249,7 +252,7 @@ def original(request: Request, key: ItemKey, v: Annotated[str, Query(max_length=
     if (held := _held(request, headers)) is not None:
         file.close()
         return held
-    return OpenedFile(file, headers, kind if kind in _SHOWN else "application/octet-stream")
+    return OpenedFile(file, headers, kind or "application/octet-stream")
 
 
 @api.get("/items/{key}/looked", tags=["explanations"])

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from openvse.errors import RecipeError, TextError, choices, decoded_text, nearest
+from openvse.registry import installed, load_part
 from openvse.specs.model import Part
 from openvse.specs.recipe import RunRecipe
 
@@ -137,18 +138,25 @@ def _check_nodes(events: Iterable[yaml.Event]) -> None:
             )
 
 
+def recipe_folders() -> Iterator[Path]:
+    """Yield the folders of recipes: openvse's own, and those of installed packages, which are imported.
+
+    A package names the package of such a folder in an entry point, ``recipes.NAME``.
+    """
+    yield next((root for root in SHIPPED if root.is_dir()), SHIPPED[0])
+    yield from (Path(load_part(entry).__path__[0]) for entry in installed("recipes").values())
+
+
 def list_recipes(within: str = "") -> list[str]:
-    """Return the names of the recipes that openvse ships, such as ``vse_infinity/flickr8k_grids_cpu``.
+    """Return the names of the recipes of openvse and of packages, such as ``vse_infinity/flickr8k_grids_cpu``.
 
     Args:
         within: the beginning of the names, before ``/`` or ``_``, or a YAML file, whose recipes are listed instead.
     """
     if (own := Path(within)).is_file():
         return _names(own)
-    root = next((root for root in SHIPPED if root.is_dir()), SHIPPED[0])
-    names = (
-        name for path in root.rglob("[!_]*.yaml") if path.parent.name != "_base" for name in _names(path)
-    )
+    files = (path for root in recipe_folders() for path in root.rglob("[!_]*.yaml"))
+    names = (name for path in files if path.parent.name != "_base" for name in _names(path))
     return sorted(name for name in names if not within or name.startswith((f"{within}/", f"{within}_")))
 
 
@@ -322,11 +330,15 @@ def about(source: str) -> tuple[str, str]:
 def _find(source: str, beside: Path | None = None) -> tuple[Path, str]:
     """Return the file and the row of a recipe. The name of a base begins at the recipe that gives it."""
     named = Path(source) if beside is None else beside.parent / source
-    files = [named, *(root / f"{source}.yaml" for root in SHIPPED)]
-    if whole := next((file for file in files if file.is_file()), None):
+
+    def files() -> Iterator[Path]:
+        yield named
+        yield from (root / f"{source}.yaml" for root in recipe_folders())
+
+    if whole := next((file for file in files() if file.is_file()), None):
         return whole, ""
     near = ""
-    for file in files:
+    for file in files():
         words = file.name.removesuffix(".yaml").split("_")
         for count in range(len(words) - 1, -1 if file.parent.name else 0, -1):
             if (whole := file.with_name(f"{'_'.join(words[:count]) or _FOLDER}.yaml")).is_file():
@@ -345,7 +357,7 @@ def _called(file: Path, row: str = "") -> str:
     """Return the name of a file or of its row: the name of a shipped recipe, or a path."""
     if row:
         file = file.parent / (row if file.stem == _FOLDER else f"{file.stem}_{row}")
-    root = next((root for root in SHIPPED if file.is_relative_to(root)), None)
+    root = next((root for root in recipe_folders() if file.is_relative_to(root)), None)
     inside = "" if root is None else file.relative_to(root).as_posix().removesuffix(".yaml")
     return inside.removesuffix(f"/{_FOLDER}") or str(file)
 

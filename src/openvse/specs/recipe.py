@@ -92,7 +92,7 @@ class PlateauSpec(Strict):
         factor: the factor of each reduction. It multiplies the rates of the phases until the end of the run.
         patience: the number of successive validations without a new best that change nothing. The next one lowers the
             rate, as in ``torch.optim.lr_scheduler.ReduceLROnPlateau``.
-        metric: the metric of the validation. Answering questions has only ``accuracy``.
+        metric: the metric of the validation, such as ``rsum`` or ``i2t_r1``. Answering questions has only ``accuracy``.
         mode: max if larger values are better. min if smaller ones are, as in PVSE's released code for RSUM: the rate is
             then lowered every ``patience + 1`` validations while RSUM stays above its first value.
         threshold: the share of the best by which a value must be better to be a new best (1e-4 in PyTorch).
@@ -100,7 +100,7 @@ class PlateauSpec(Strict):
 
     factor: float = Field(0.5, gt=0, lt=1)
     patience: int = Field(ge=0)
-    metric: Literal["rsum", "i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "accuracy"] = "rsum"
+    metric: str = "rsum"
     mode: Literal["max", "min"] = "max"
     threshold: float = Field(0.0, ge=0, lt=1)
 
@@ -126,6 +126,7 @@ class TrainingSpec(Strict):
             For retrieval.
         phases: the phases, which run in order. An empty list only keeps the start.
         plateau: how the learning rate is lowered when validation stagnates. None leaves it to the phases.
+        select_by: the metric of the validation whose largest value chooses the best model. None takes RSUM or accuracy.
         average: the exponential moving mean of the weights that is validated and kept. None validates the weights
             themselves.
         clip_norm: the largest gradient norm. None does not clip.
@@ -144,6 +145,7 @@ class TrainingSpec(Strict):
     chunk_size: int | None = Field(None, ge=1)
     phases: tuple[PhaseSpec, ...]
     plateau: PlateauSpec | None = None
+    select_by: str | None = None
     average: AverageSpec | None = None
     clip_norm: float | None = Field(2.0, gt=0)
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"

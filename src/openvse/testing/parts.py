@@ -1,21 +1,33 @@
-"""The contracts of miners, criteria, objective terms and similarities."""
+"""One call for the contract of any kind of part, and the contract of similarities."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from openvse.assembly.parts import parameters
+from openvse.errors import RecipeError
+from openvse.evaluation.metrics import METRICS
 from openvse.functional import normalize
+from openvse.media.names import IMAGE_FORMATS
 from openvse.registry import Maker, Registry
 from openvse.similarities import Similarity
 from openvse.similarities.base import score_blocks
+from openvse.stores import STORES, EngineAddress, store_kind
+from openvse.tasks import TASKS
+from openvse.tasks.front import registries
+from openvse.testing.aggregators import check_aggregator
 from openvse.testing.contract import NO_OPTIONS, hold, make_part, part_name, require, require_close
+from openvse.testing.datasets import check_dataset
+from openvse.testing.encoders import CAPTIONS, ENCODER_PROMISES
+from openvse.testing.entries import ENTRY_PROMISES, FormatSample
 from openvse.testing.objectives import CRITERION_PROMISES, MINER_PROMISES, TERM_PROMISES
 from openvse.testing.objectives import WIDTH as TERM_WIDTH
+from openvse.testing.stores import check_store
 from openvse.types import EmbeddingSet
 
 WIDTH = 6
@@ -105,37 +117,72 @@ SIMILARITY_PROMISES = (_blocks, _pairs, _cosine, _indexable, _masked, _gradient)
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
-_PROMISES: Mapping[str, Sequence[Callable[[Any], None]]] = {
+_MODULES: Mapping[str, Sequence[Callable[[Any], None]]] = {
     "miner": MINER_PROMISES,
     "criterion": CRITERION_PROMISES,
     "objective term": TERM_PROMISES,
     "similarity": SIMILARITY_PROMISES,
+    **ENCODER_PROMISES,
+}
+_SAMPLES = {
+    "data set": "a copy of it",
+    "image format": "a file of it",
+    "store": "a folder that does not exist yet",
 }
 # A large margin, so that the negatives of random embeddings violate it.
 _USUAL: Mapping[str, Any] = {"miner": "hardest", "criterion": {"name": "hinge", "margin": 1.5}}
 
 
 def check_part(
-    registry: Registry[ModuleT], part: str | Maker[ModuleT], *, options: Mapping[str, Any] = NO_OPTIONS
+    kind: Registry[Any] | str,
+    part: Any,
+    *,
+    options: Mapping[str, Any] = NO_OPTIONS,
+    sample: Path | None = None,
 ) -> None:
-    """Check that a miner, a criterion, an objective term or a similarity keeps the promises of its kind.
+    """Check that a part of any kind that openvse takes from packages and plug-ins keeps the promises of its kind.
 
-    ``docs/parts.md`` lists the promises on which objectives, training, evaluation and search rely.
+    ``docs/parts.md`` lists the promises on which openvse relies.
 
     Args:
-        registry: the kind of the part: ``MINERS``, ``CRITERIA``, ``TERMS`` or ``SIMILARITIES``.
-        part: the class of the part, or its name in the registry.
+        kind: the registry, such as ``MINERS``, or its name in an entry point or in words: ``miner``, ``image_format``.
+        part: the registered name of the part, or the part itself. The name of a command. The package of recipes, or its
+            folder.
         options: the options, as in a recipe. A missing miner or criterion of a term is ``hardest`` or ``hinge``.
+        sample: a file of an image format, a copy of a data set, or a folder that does not exist for a store.
 
     Raises:
         BrokenContractError: a promise is broken. The message names each.
-        RecipeError: the part refuses the options.
+        RecipeError: the part refuses the options, or there is no such kind.
 
     Examples:
         >>> from openvse.objectives import MINERS
         >>> check_part(MINERS, "adaptive_top_k", options={"rule": "paper"})
+        >>> check_part("metric", "mrr")
     """
-    hold(made_part(registry, part, options), _PROMISES[registry.kind], part_name(part))
+    known = {each.kind: each for each in (*registries(), IMAGE_FORMATS, METRICS, STORES, TASKS)}
+    name = kind.replace("_", " ") if isinstance(kind, str) else kind.kind
+    if sample is None and name in _SAMPLES:
+        raise RecipeError(f"the contract of {name} needs a sample: give sample=PATH, {_SAMPLES[name]}")
+    place = sample or Path()
+    if name == "aggregator":
+        check_aggregator(part, options=options)
+    elif name == "fusion":
+        check_part("similarity", "fused", options={"fusion": {"name": part, **options}})
+    elif name == "data set":
+        check_dataset(part, place)
+    elif name == "store":
+        opens = store_kind(part) if isinstance(part, str) else part
+        check_store(opens, EngineAddress(part_name(part), place.name, folder=place.parent))
+    elif name in _MODULES:
+        hold(made_part(known[name], part, options), _MODULES[name], part_name(part))
+    elif name in ENTRY_PROMISES:
+        entry: Any = known[name].get(part) if isinstance(part, str) and name in known else part
+        subject = FormatSample(entry, place) if name == "image format" else entry
+        hold(subject, ENTRY_PROMISES[name], part_name(part))
+    else:
+        kinds = ("aggregator", "fusion", *_SAMPLES, *_MODULES, *ENTRY_PROMISES)
+        raise RecipeError(f"no contract for {name!r}: give one of {', '.join(sorted({*kinds}))}")
 
 
 def made_part(
@@ -143,7 +190,8 @@ def made_part(
 ) -> ModuleT:
     """Return the part to check, in evaluation mode and double precision."""
     width = WIDTH if registry.kind == "similarity" else TERM_WIDTH
-    context = dict.fromkeys(("embed_dim", "image_dim", "text_dim"), width)
+    context: dict[str, Any] = dict.fromkeys(("embed_dim", "image_dim", "text_dim", "input_dim"), width)
+    context["captions"] = CAPTIONS
     accepted = parameters(registry.get(part) if isinstance(part, str) else part)
     usual = {name: value for name, value in _USUAL.items() if name in accepted}
     with torch.random.fork_rng(devices=[]):

@@ -61,7 +61,7 @@ class Task(ABC, Generic[BatchT]):
         baseline: the metrics on validation that a run should beat. Empty if the task has no such model.
     """
 
-    metric: ClassVar[str]
+    metric: str
     unit: str
     collapse: ClassVar[str]
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from openvse.corpus.identity import SplitData
 from openvse.errors import OpenVSEError, TrainingError, message_of
 from openvse.evaluation.comparison import Difference, paired_differences
+from openvse.evaluation.metrics import metric_names
 from openvse.evaluation.report import metric_title
 from openvse.files import sync
 from openvse.model.start import Start
@@ -431,9 +432,6 @@ def _set_random_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
-_SHOWN = ("rsum", "i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "accuracy")
-
-
 @dataclass(frozen=True)
 class Measured:
     """The results of a model on validation after an epoch, with the metrics on every resample. Epoch 0 is the start."""
@@ -562,7 +560,7 @@ def _table(differences: Mapping[str, Difference], epoch: int) -> Table:
             f"{differences[name].change:+.1f}",
             "{:+.1f} to {:+.1f}".format(*differences[name].interval),
         ]
-        for name in _SHOWN
+        for name in (*metric_names(), "accuracy")
         if name in differences
     ]
     header = ["validation", "before", f"after (epoch {epoch})", "difference", f"{CONFIDENCE:.0%} interval"]

@@ -21,7 +21,7 @@ from openvse.corpus.identity import SplitData
 from openvse.errors import OpenVSEError, nearest
 from openvse.evaluation.embed import embed_corpus
 from openvse.evaluation.evaluator import evaluate_sets
-from openvse.evaluation.metrics import RECALLS, Metrics
+from openvse.evaluation.metrics import RECALLS, Metrics, metric_names, metric_of
 from openvse.evaluation.report import metric_title
 from openvse.features.store import FeatureStore
 from openvse.files import locked, made, read_json, write_whole
@@ -51,10 +51,6 @@ RESULT = "swept.json"
 
 VIEW_COSINE = "view_cosine"
 """The mean cosine of two views of an image, for models with several embeddings of an image."""
-
-_RANKS = tuple(f"{side}_{name}" for side in ("i2t", "t2i") for name in ("medr", "meanr", "nmr"))
-METRICS = ("rsum", *RECALLS, *_RANKS, VIEW_COSINE)
-"""The metrics that a sweep can draw. For ranks, less is better."""
 
 _LONGEST_NAME = 200
 _MOST_TICKS = 25
@@ -359,10 +355,11 @@ def _known(path: Path, asked: Mapping[str, Any]) -> Metrics | None:
 
 def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
     """Return the metrics to draw, RSUM by default. Raise OpenVSEError for an unknown metric."""
+    known = [name for name in metric_names(2) if not ((each := metric_of(name)) and each.reads_places)]
     for metric in metrics:
-        if metric not in METRICS:
+        if metric not in (allowed := [*known, VIEW_COSINE]):
             raise OpenVSEError(
-                f"no metric {metric!r}{nearest(metric, METRICS)}: give one of {', '.join(METRICS)}"
+                f"no metric {metric!r}{nearest(metric, allowed)}: give one of {', '.join(allowed)}"
             )
     return tuple(dict.fromkeys(metrics)) or ("rsum",)
 
@@ -402,7 +399,7 @@ def _tables(sweep: Sweep, results: Sequence[Swept], metrics: Sequence[str]) -> t
 
 
 def _best(results: Sequence[Swept], metric: str) -> Swept:
-    sign = -1 if metric in _RANKS else 1
+    sign = -1 if (found := metric_of(metric)) and found.less_is_better else 1
     known = [each for each in results if each.mean(metric) is not None]
     return max(known, key=lambda each: sign * (each.mean(metric) or 0.0))
 

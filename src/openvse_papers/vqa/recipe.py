@@ -85,8 +85,9 @@ class VQARecipe(AnswererSpec, RunRecipe):
             raise ValueError(
                 "a phase overrides the objective, and answering has none but cross-entropy: remove it"
             )
-        if self.training.plateau is not None and self.training.plateau.metric != "accuracy":
-            raise ValueError("training.plateau.metric is not a metric of answering: set metric: accuracy")
+        plateau, select_by = self.training.plateau, self.training.select_by
+        if {plateau and plateau.metric, select_by} - {None, "accuracy"}:
+            raise ValueError("training.plateau.metric or select_by is no metric of answering: set accuracy")
         if self.training.chunk_size is not None:
             raise ValueError(
                 "training.chunk_size is for retrieval, whose loss needs the whole batch: remove it"

@@ -51,7 +51,7 @@ from openvse_papers.vqa.recipe import VQARecipe
 class AnsweringTask(Task[QuestionBatch]):
     """Trains a model that answers questions."""
 
-    metric: ClassVar[str] = "accuracy"
+    metric = "accuracy"
     unit = "questions"
     collapse: ClassVar[str] = EQUAL_ANSWERS
 

@@ -1,0 +1,1 @@
+"""Boltzmann pooling for openvse."""

@@ -1,0 +1,1 @@
+"""Recipes by method and data set: ``boltzmann/folder_cpu.yaml`` is trained as ``boltzmann/folder_cpu``."""
