@@ -24,8 +24,7 @@ from openvse.indexing.manifest import Item
 from openvse.indexing.writer import IndexWriter
 from openvse.runtime.arrays import ArraySet
 from openvse.search.catalogue import open_searcher
-from openvse.search.exact import ExactSearch
-from openvse.search.query import EmbeddedQueries
+from openvse.search.exact import EmbeddedQueries, ExactSearch
 from openvse.stores.following import plan_engine, update_engine
 
 TOP_K = 10

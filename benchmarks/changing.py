@@ -150,9 +150,9 @@ async def ask_until(
         kind, began = drawn.choice(KINDS), time.time()
         sentence = drawn.choice(SENTENCES)
         path = {
-            "sentence": f"/api/search?top_k={TOP}&q={quote(sentence)}",
-            "words": "/api/search?top_k=10&only=words&q=1000",
-            "condition": f"/api/search?top_k=10&q={quote(sentence)}&where={quote('size > 5000')}",
+            "sentence": f"/api/search?top_k={TOP}&text={quote(sentence)}",
+            "words": "/api/search?top_k=10&only=words&text=1000",
+            "condition": f"/api/search?top_k=10&text={quote(sentence)}&where={quote('size > 5000')}",
             "item": f"/api/items/{drawn.choice(keys)}/similar?top_k=10",
             "picture": "/api/search/image?top_k=10",
             "thumbnail": f"/api/items/{drawn.choice(keys)}/thumbnail",

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from _measure import environment, median_times, peak_memory, table
 from openvse.functional import position_mask
-from openvse.fusion import Fusion, ScoreAttentionFusion, pairs
-from openvse.fusion.pairs import score_pairs
+from openvse.fusion import Fusion, ScoreAttentionFusion, base
+from openvse.fusion.base import score_pairs
 from openvse.objectives import Contrast, Hardest, Hinge
 from openvse.similarities import Fused
 from openvse.similarities.base import score_blocks
@@ -70,7 +70,7 @@ def whole_graph(fusion: Fusion, images: EmbeddingSet, texts: EmbeddingSet) -> Te
     prepared = fusion.prepare(images, texts)
     rows = torch.arange(len(images)).repeat_interleave(len(texts))
     columns = torch.arange(len(texts)).repeat(len(images))
-    scores = pairs._cosines(fusion, prepared[0][rows], prepared[1][columns])
+    scores = base._cosines(fusion, prepared[0][rows], prepared[1][columns])
     return scores.view(len(images), len(texts))
 
 

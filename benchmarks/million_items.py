@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from _measure import environment, median_time, peak_memory, table
-from openvse.features.layout import FEATURES, IDS, LENGTHS, StoreManifest, encode_ids
-from openvse.features.store import FeatureStore
+from openvse.features.store import FEATURES, IDS, LENGTHS, FeatureStore, StoreManifest, encode_ids
 
 LENGTH, DIM = 4, 128
 BATCH = 128

@@ -35,8 +35,7 @@ from openvse.indexing.manifest import Item
 from openvse.indexing.writer import IndexWriter
 from openvse.runtime.arrays import ArraySet
 from openvse.search import Page, SearchEngine
-from openvse.search.exact import ExactSearch
-from openvse.search.query import EmbeddedQueries
+from openvse.search.exact import EmbeddedQueries, ExactSearch
 
 TOP_K = 10
 MANY = 64

@@ -196,7 +196,7 @@ async def loaded(port: int, clients: int, seconds: float, most: int = 1 << 60, s
         client = await Client.connected(port)
         while time.perf_counter() < ends and len(load.seconds) + load.errors < most:
             began = time.perf_counter()
-            status = await client.get(f"/api/search?top_k=20&q={quote(next(asked))}")
+            status = await client.get(f"/api/search?top_k=20&text={quote(next(asked))}")
             load.seconds.append(time.perf_counter() - began)
             load.errors += status != 200
         client.writer.close()
@@ -261,7 +261,7 @@ async def harm(served: Served) -> list[list[object]]:
         waits = []
         for _ in range(20):
             began = time.perf_counter()
-            status = await get_once(served.port, f"/api/search?top_k=20&q={quote(next(asked))}")
+            status = await get_once(served.port, f"/api/search?top_k=20&text={quote(next(asked))}")
             waits.append(time.perf_counter() - began)
             assert status == 200, status
         rows.append([what, 1000 * statistics.median(waits), served.memory / 1e6, served.open_files])

@@ -22,7 +22,8 @@ from openvse.features.stored_features import StoredFeatures, find_stored_feature
 from openvse.indexing import Index, build_index
 from openvse.output.table import Table
 from openvse.search import SearchEngine
-from openvse.search.query import Query, embed_queries
+from openvse.search.exact import embed_queries
+from openvse.search.query import Query
 from openvse.search.rank_fusion import WEIGHT, Ranking, joined
 
 RECALLS = (1, 5, 10)

@@ -24,7 +24,7 @@ STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (0, frozenset({"registry"})),
     (0, frozenset({"functional", "files", "media", "specs"})),
     (0, frozenset({"lazy"})),
-    (0, frozenset({"layers", "output", "pipeline", "scoring", "tokenization"})),
+    (0, frozenset({"layers", "output", "pipeline", "scoring", "settings", "tokenization"})),
     (1, frozenset({"backbones", "runtime"})),
     (1, frozenset({"encoders", "aggregators", "objectives"})),
     (1, frozenset({"fusion"})),

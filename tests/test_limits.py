@@ -33,32 +33,32 @@ USUAL_SHARE = 0.9
 # Modules that hold several small parts of one kind, or that would be called like one of Python's own modules;
 # everywhere else a part's file bears the part's name.
 SHARED_MODULES = {
-    "bigru",
+    "base",
+    "folder",
+    "hf",
+    "nested",
+    "pretrained",
+    "ranking",
+    "scores",
+    "words_encoder",
     "composed",
-    "miners",
-    "contrast",
     "augmentations",
-    "global_vectors",
     "efficientnet_lite",
     "gpo",
     "projections",
     "word_splitters",
-    "table",
     "captioned",
     "entries",
     "learned",
     "hgr",
-    "multi_view",
-    "order",
-    "pairs",
     "regularizers",
-    "set_max",
     "simple",
     "published",
 }
 # They stand for the constructors of all parts, each of which has keywords of its own.
 HAND_KEYWORDS_ON = {
     "src/openvse/assembly/parts.py:PartMaker.__call__",
+    "src/openvse/cli/options.py:with_settings.run",
     "src/openvse/registry.py:Configured.__new__",
 }
 # A path into somebody's machine; the brackets keep the pattern from finding itself.

@@ -53,7 +53,7 @@ def test_what_is_not_utf_8_is_named(tmp_path: Path, content: bytes, told: list[o
         lambda path: read_word_vectors(path, wanted={"a"}, dim=0),
         lambda path: read_recipe(path.rename(path.with_suffix(".yaml"))),
     ):
-        assert names(refusal(OpenVSEError, read, path), path.with_suffix("."), *told)
+        assert names(refusal(OpenVSEError, read, path), path.with_suffix(""), *told)
     assert issubclass(TextError, ValueError)
 
 

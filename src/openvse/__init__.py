@@ -66,13 +66,14 @@ if TYPE_CHECKING:
         tokenization,
         types,
     )
-    from openvse.assembly.pooling import Pool, pooling
+    from openvse.assembly.parts import Pool, pooling
     from openvse.exporting.write import export
+    from openvse.indexing.manifest import IndexSettings
     from openvse.model.tower import Tower
     from openvse.model.two_tower import TwoTower
     from openvse.search import SearchEngine
     from openvse.search.opening import open
-    from openvse.search.updating import IndexSettings, index
+    from openvse.search.updating import index
     from openvse.specs.load import list_recipes
     from openvse.tasks.front import evaluate, list_models, list_parts, train
     from openvse.tasks.load import load

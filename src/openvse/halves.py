@@ -17,7 +17,7 @@ from openvse.errors import MissingHalfError, OpenVSEError, message_of
 
 SEARCH = frozenset(
     {
-        *("errors", "halves", "lazy", "registry", "files", "media", "output", "pipeline"),
+        *("errors", "halves", "lazy", "registry", "files", "settings", "media", "output", "pipeline"),
         *("tokenization", "scoring", "runtime", "indexing", "stores", "search", "serving", "cli"),
     }
 )

@@ -36,7 +36,9 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         )
 
     def names() -> list[str]:
-        added = {each.removeprefix(within) for each in installed("name") if each.startswith(within)}
+        added = {
+            each.removeprefix(within) for each in installed("name") if each.rpartition(".")[0] == within[:-1]
+        }
         return sorted({*sys.modules[package].__all__, *_sources(package), *added})
 
     return get, names

@@ -21,9 +21,7 @@ from openvse.errors import DataError
 from openvse.functional import require_one_space, set_max_scores, unit_embeddings
 from openvse.objectives import MINERS
 from openvse.objectives.base import RankingTerm
-from openvse.objectives.contrast import Contrast, Hinge, InfoNCE
-from openvse.objectives.miners import AdaptiveTopK
-from openvse.objectives.multi_view import MultiViewBound
+from openvse.objectives.ranking import AdaptiveTopK, Contrast, Hinge, InfoNCE, MultiViewBound
 from openvse.types import EmbeddingSet, ScoredBatch
 
 __all__ = ["Loss", "adopt", "info_nce", "mil", "multi_view_bound", "triplet"]

@@ -18,9 +18,8 @@ from openvse.files import whole_characters
 from openvse.indexing.conditions import Condition, condition_warnings
 from openvse.indexing.database import encode_id
 from openvse.search.catalogue import MOST_OF_STORE, Catalogue, database_of, fulfilling, values_in
-from openvse.search.exact import ExactSearch, ItemComparison
+from openvse.search.exact import EmbeddedQueries, ExactSearch, ItemComparison
 from openvse.search.proposing import LARGEST_SEARCH, SPARE
-from openvse.search.query import EmbeddedQueries
 from openvse.search.text_hits import ReadText
 from openvse.stores import EngineAddress, ItemFacts, Within, open_vector_store, store_kind
 from openvse.stores.base import CatalogueStore, Note

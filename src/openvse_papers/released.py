@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 import torch
 
 from openvse.backbones.pretrained import load_tokenizer
-from openvse.conversion.checkpoint import read_checkpoint
 from openvse.conversion.convert import Conversion
 from openvse.conversion.weights import (
     Names,
@@ -35,6 +34,7 @@ from openvse.conversion.weights import (
     expect_fit,
     expect_own_storage,
     fill,
+    read_checkpoint,
     renamed,
     shape,
 )

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.acceptance.cases import CASES
+from tests.acceptance.first_hour_cases import CASES
 from tests.acceptance.stage import Outcome, Stage
 
 MOST_LETTERS = 150

@@ -9,8 +9,7 @@ import torch
 from openvse.assembly.parts import build_image_encoder
 from openvse.backbones import Precomputed
 from openvse.encoders.augmentations import GridAugmentation, NoAugmentation, RegionAugmentation
-from openvse.encoders.global_vectors import BiGRUVector, MeanVector
-from openvse.encoders.projections import LinearProjection, ResidualMLP
+from openvse.encoders.projections import BiGRUVector, LinearProjection, MeanVector, ResidualMLP
 from openvse.errors import RecipeError
 from openvse.specs.model import Part
 from tests.failures import Failures

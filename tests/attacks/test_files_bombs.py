@@ -26,8 +26,7 @@ from openvse.errors import (
     OpenVSEError,
     RecipeError,
 )
-from openvse.features.entries import read_npz
-from openvse.features.importing import import_features
+from openvse.features.entries import import_features, read_npz
 from openvse.files import parse_json, read_json
 from openvse.media.images import read_image
 from openvse.specs.load import parse_override, read_recipe
@@ -205,7 +204,7 @@ def test_vocabularies_are_read_as_they_are(name, tmp_path):
 
 
 def test_a_checkpoint_that_claims_more_than_it_has_is_refused(tmp_path):
-    from openvse.conversion.checkpoint import read_checkpoint
+    from openvse.conversion.weights import read_checkpoint
 
     with zipfile.ZipFile(tmp_path / "a.pth", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", b"\0" * (1 << 24))

@@ -18,8 +18,7 @@ from PIL import Image
 from openvse.datasets import open_corpus
 from openvse.errors import BadFeaturesError, OpenVSEError
 from openvse.features.arrays import ArrayRows
-from openvse.features.entries import reading_item
-from openvse.features.importing import import_features
+from openvse.features.entries import import_features, reading_item
 from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter
 from openvse.indexing.manifest import read_manifest

@@ -39,7 +39,7 @@ def crowded(tmp_path_factory, model: TwoTower) -> Iterator[TestClient]:
     facts = {"file_name": "texts.png", "caption": LONG, "tags": ["a"] * 100_000}
     (place / "photos" / "metadata.jsonl").write_text(json.dumps(facts))
     build_index(model, place / "photos", place / "index")
-    patient = Limits(decode_s=60.0, answer_s=90.0)  # on a machine that is busy
+    patient = Limits(decode_s=60.0, timeout=90.0)  # on a machine that is busy
     with client_of(Service(place / "index", model, Settings(limits=patient))) as client:
         yield client
 

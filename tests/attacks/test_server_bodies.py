@@ -177,7 +177,7 @@ def test_pictures_that_do_not_end_keep_nobody_waiting_and_stay_nowhere(
     place: Place, model: TwoTower, stuck: threading.Event
 ) -> None:
     """Uploads are ended in time; meanwhile thumbnails, facts, files, searches and updates go on."""
-    limits = Limits(decode_s=1.0, answer_s=4.0)
+    limits = Limits(decode_s=1.0, timeout=4.0)
     service, statuses = Service(place.index, model, Settings(limits=limits)), list[int]()
     slow = PART + b"SLOW" + bytes(1_000_000) + END
     with client_of(service) as client:

@@ -22,7 +22,7 @@ from openvse.media.names import escaped
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.hit_reranker import HitReranker
 from openvse.search import Page, Query, SearchEngine, contact_sheet
-from openvse.search.contact_sheet import captions_beside
+from openvse.search.sheets import captions_beside
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
 from tests.conftest import draw_photo

@@ -15,7 +15,7 @@ from torch import nn
 
 from openvse.backbones import Backbone, Crops, EfficientNetLite0, Frames
 from openvse.backbones.base import all_real, cells
-from openvse.backbones.pretrained import CheckpointBackbone
+from openvse.backbones.pretrained import TransformersVision
 from openvse.errors import ModelError
 from openvse.media.images import read_image
 from openvse.types import Features, Inputs
@@ -132,7 +132,7 @@ def test_the_side_that_a_checkpoint_reads(
     side: int | None, size: dict[str, int], more: dict[str, float]
 ) -> None:
     processor = SimpleNamespace(**{"do_resize": True, "size": size} | more)
-    told = CheckpointBackbone.shorter_side.fget  # type: ignore[attr-defined]
+    told = TransformersVision.shorter_side.fget  # type: ignore[attr-defined]
     assert told(SimpleNamespace(processor=processor, image_size=None)) == side
     assert told(SimpleNamespace(processor=processor, image_size=48)) == 48
 

@@ -14,8 +14,7 @@ from clips import write_animation
 from openvse.backbones import Backbone, Frames, Precomputed
 from openvse.backbones.base import cells
 from openvse.encoders import BiGRU, ImageEncoder
-from openvse.encoders.global_vectors import GLOBAL_VECTORS
-from openvse.encoders.projections import PROJECTIONS
+from openvse.encoders.projections import GLOBAL_VECTORS, PROJECTIONS
 from openvse.errors import BadVideoError, RecipeError
 from openvse.functional import pad
 from openvse.media.images import read_image

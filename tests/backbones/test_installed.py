@@ -11,8 +11,14 @@ import pytest
 import torch
 from transformers.utils import logging
 
-from openvse.backbones.pretrained import identify, in_package, load_backbone, model_source, package_folder
-from openvse.backbones.transformers_vision import TransformersVision
+from openvse.backbones.pretrained import (
+    TransformersVision,
+    identify,
+    in_package,
+    load_backbone,
+    model_source,
+    package_folder,
+)
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import ModelError
 from tests.naming import names, refusal

@@ -9,8 +9,7 @@ import torch
 from PIL import Image
 from transformers import CLIPImageProcessorPil, ConvNextImageProcessorPil, ViTImageProcessorPil
 
-from openvse.backbones.pretrained import pixels_of
-from openvse.backbones.transformers_vision import TransformersVision
+from openvse.backbones.pretrained import TransformersVision, pixels_of
 from openvse.errors import ModelError
 from openvse.types import Inputs
 from tests.naming import names, refusal

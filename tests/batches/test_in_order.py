@@ -5,8 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from openvse.batches.in_order import image_batches, text_batches
-from openvse.batches.loaders import FeatureImages, PixelImages, TokenTable
+from openvse.batches.loaders import FeatureImages, PixelImages, TokenTable, image_batches, text_batches
 from toy_data import MeanColour, MemoryFeatures, make_tokens
 
 

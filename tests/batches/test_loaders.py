@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from openvse.backbones.precomputed import Precomputed
+from openvse.backbones.base import Precomputed
 from openvse.batches.loaders import (
     FeatureImages,
     ImageLoader,

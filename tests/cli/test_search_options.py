@@ -39,7 +39,7 @@ def test_images_beside_sentences_and_what_to_avoid(
     trained: Path, index: Path, invoke, result_of, refused
 ) -> None:
     photo = trained / "album" / "03.png"
-    only_image = found(invoke, index, "a red sky", "--with", f"{photo},weight=1", "-k", 5)
+    only_image = found(invoke, index, "a red sky", "--image", f"{photo},weight=1", "-k", 5)
     assert only_image == found(invoke, index, photo, "-k", 5)
     words = ("a red sky", "--avoid", "above,weight=2", "-k", 20)
     document = json.loads(invoke("search", index, "a red sky", "above", "-k", 20, "--json").stdout)
@@ -50,8 +50,11 @@ def test_images_beside_sentences_and_what_to_avoid(
     scores = {hit["id"]: hit["score"] for hit in query["hits"]}
     assert scores == {name: pytest.approx(sky[name] - 2 * above[name], abs=1e-5) for name in sky}
     for query in (("--like", photo), (photo,), ("a red sky", "--like", photo)):
-        assert "--with" in refused("search", index, *query, "--with", f"{photo},weight=0.9")
+        assert "--image" in refused("search", index, *query, "--image", f"{photo},weight=0.9")
         assert "--expected" in refused("search", index, *query, "--expected", 2)
+    line = refused("search", index, "--like", "03.png", "--with", f"{photo},weight=0.9")  # nothing to weigh
+    assert line.startswith("weight of --image ")
+    assert found(invoke, index, "--like", "03.png", "--image", trained / "album" / "01.png") != []
     assert "--mcp" in refused("serve", index, "--mcp", "--port", 9000)
     assert "--rerank" in refused("search", index, *words, "--rerank", trained / "run" / "best")
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import openvse
 from openvse.cli.app import app
-from openvse.conversion import dual_files
+from openvse.conversion import weights
 from openvse.conversion.convert import convert, published_folder
 from openvse.conversion.published import PUBLISHED
 from openvse.errors import CheckpointError, ModelError
@@ -105,7 +105,7 @@ def test_weights_larger_than_the_memory_are_not_downloaded(
     import huggingface_hub
     import huggingface_hub.constants
 
-    place = dual_files.ModelFiles(put(cache, without="model.safetensors"), SOURCE, COMMIT)
+    place = weights.ModelFiles(put(cache, without="model.safetensors"), SOURCE, COMMIT)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     metadata = type("Metadata", (), {"size": 8_000_000_000})
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda url: metadata)
@@ -136,7 +136,7 @@ def test_what_the_hub_answers_is_one_line(error: str | None, told: str, monkeypa
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", answer)
     with pytest.raises(CheckpointError, match=told):
-        dual_files.open_model("someone/model")
+        weights.open_model("someone/model")
 
 
 def test_another_process_that_converts_is_named(cache: Path, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_the_list_fits_a_terminal_and_names_every_model() -> None:
             rf"^{name} .* {model.millions} M +{model.width}  {model.languages}$", shown, re.MULTILINE
         )
         assert f"{model.source} ({model.licence})" in shown
-        assert dual_files.is_hub_id(model.source)
+        assert weights.is_hub_id(model.source)
 
 
 def killed_conversion() -> None:

@@ -13,8 +13,8 @@ import pytest
 from drawn import drawn
 
 from openvse.datasets import open_corpus
+from openvse.datasets.folder import open_table, read_table
 from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, MAX_CAPTION_BYTES, table_lines
-from openvse.datasets.table import open_table, read_table
 from openvse.errors import DataError
 from tests.failures import Failures
 from tests.naming import names, refusal

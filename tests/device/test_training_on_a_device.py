@@ -69,7 +69,7 @@ def test_a_method_waits_at_lines_of_the_log_alone(
     assert lines == steps  # no line but at the end of an epoch
     # The pairs without a gradient are known only after the backward pass of a fusion, and skipping them saves more.
     allowed = {
-        key: count for key, count in counted.counts.items() if key.startswith("nonzero at fusion/pairs.py")
+        key: count for key, count in counted.counts.items() if key.startswith("nonzero at fusion/base.py")
     }
     assert counted.counts.total() - sum(allowed.values()) <= lines, counted.counts
     assert bool(allowed) is (name.startswith("score_attention"))

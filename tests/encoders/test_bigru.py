@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from encoders.references import collate, gru_states
-from openvse.encoders.bigru import BiGRU
+from openvse.encoders.words_encoder import BiGRU
 from openvse.errors import DataError, ModelError, RecipeError
 from openvse.tokenization.vocabulary import END, START, UNKNOWN
 from openvse.types import Inputs

@@ -8,7 +8,7 @@ import torch
 
 from encoders.references import gru_states
 from openvse.encoders import BiGRU, ImageEncoder
-from openvse.encoders.global_vectors import GLOBAL_VECTORS, BiGRUVector, MeanVector
+from openvse.encoders.projections import GLOBAL_VECTORS, BiGRUVector, MeanVector
 from openvse.errors import RecipeError
 from openvse.functional import pad
 from openvse.types import Inputs

@@ -8,7 +8,7 @@ from PIL import Image
 from torch import nn
 
 from encoders.references import stored
-from openvse.backbones.transformers_vision import TransformersVision
+from openvse.backbones.pretrained import TransformersVision
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import pad

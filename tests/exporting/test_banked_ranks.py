@@ -123,7 +123,7 @@ def expect_ranks(name: str, evaluated: Path, embedder: Path, corpus: Corpus, wor
         found[source.name] = ranks(out, asked, relevant)
         engine_of(out, "int8")
         assert ranks(out, asked, relevant) == found[source.name], (name, source.name, "a store")
-        assert openvse.index(model, source, out, IndexSettings(bank=(), engine="exact")).bank is None
+        assert openvse.index(model, source, out, IndexSettings(query_bank=(), engine="exact")).bank is None
         found[f"plain {source.name}"] = ranks(out, asked, relevant)
     report = openvse.evaluate(str(evaluated), str(photos[0].parent), resamples=0)
     for before, metrics in (("", report.hubs_out.metrics), ("plain ", report.metrics)):

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from encoders.conftest import bert_checkpoint  # noqa: F401 - a fixture
-from openvse.batches.in_order import text_batches
-from openvse.batches.loaders import StoredTexts, TokenTable, text_loader
+from openvse.batches.loaders import StoredTexts, TokenTable, text_batches, text_loader
 from openvse.encoders import TransformersText
 from openvse.errors import StoreError
 from openvse.features.extract import extract_text_features, text_id

@@ -27,8 +27,7 @@ from feature_writers import (
 
 from openvse import pipeline
 from openvse.errors import DataError, RecipeError, StoreError
-from openvse.features.entries import FeatureEntry, Local
-from openvse.features.importing import FEATURE_FILES, ImageNames, import_features
+from openvse.features.entries import FEATURE_FILES, FeatureEntry, ImageNames, Local, import_features
 from openvse.features.store import FeatureStore
 from tests.failures import Failures
 from tests.naming import names

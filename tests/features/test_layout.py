@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openvse.errors import StoreError
-from openvse.features.layout import (
+from openvse.features.store import (
     BOXES,
     FEATURES,
     HEADER_BYTES,

@@ -24,20 +24,21 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from openvse.errors import StoreError
-from openvse.features import layout
 from openvse.features.arrays import num_real
-from openvse.features.layout import (
+from openvse.features.store import (
     BOXES,
     FEATURES,
     HEADER_BYTES,
     IDS,
     LENGTHS,
     MANIFEST,
+    FeatureStore,
     StoreDtype,
     StoreManifest,
+    as_inputs,
     encode_ids,
+    open_fitting,
 )
-from openvse.features.store import FeatureStore, as_inputs, open_fitting
 from openvse.features.writer import FeatureStoreWriter
 from openvse.types import Inputs
 from tests.naming import names
@@ -412,7 +413,9 @@ def test_a_flipped_bit_in_a_small_file_is_noticed(store: Path, name: str, place:
 
 
 def test_a_large_file_is_compared_on_request(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "SMALL_BYTES", HEADER_BYTES + 50)  # all but the features and boxes
+    monkeypatch.setattr(
+        "openvse.features.store.SMALL_BYTES", HEADER_BYTES + 50
+    )  # all but the features and boxes
     flip(store / FEATURES, -1)
     FeatureStore(store)
     with pytest.raises(StoreError, match="features.npy"):

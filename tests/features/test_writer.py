@@ -16,8 +16,7 @@ from torch import Tensor
 
 import openvse
 from openvse.errors import BadFeaturesError, DiskError, StoreError
-from openvse.features.layout import FEATURES, IDS, LENGTHS, MANIFEST, StoreDtype, StoreManifest
-from openvse.features.store import FeatureStore
+from openvse.features.store import FEATURES, IDS, LENGTHS, MANIFEST, FeatureStore, StoreDtype, StoreManifest
 from openvse.features.writer import FeatureStoreWriter
 from openvse.files import LOCK
 

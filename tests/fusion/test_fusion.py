@@ -10,8 +10,8 @@ from fusion.slow_loop import read_one, scores_one
 from openvse.aggregators import AGGREGATORS
 from openvse.assembly.parts import build_part
 from openvse.errors import RecipeError
-from openvse.fusion import FUSIONS, Fusion, Pooled, ScoreAttentionFusion, pairs
-from openvse.fusion.pairs import score_pairs
+from openvse.fusion import FUSIONS, Fusion, Pooled, ScoreAttentionFusion, base
+from openvse.fusion.base import score_pairs
 from openvse.specs.model import Part
 from openvse.types import EmbeddingSet, Features
 from tests.failures import Failures
@@ -123,7 +123,7 @@ def test_tiles_do_not_show(training: bool, allowed: int, monkeypatch: pytest.Mon
     direction = torch.randn_like(whole)
     learned = [*leaves, *(p for n, p in fusion.named_parameters() if "reads." not in n or "output" in n)]
     expected = torch.autograd.grad(whole, learned, direction)
-    monkeypatch.setattr(pairs, "_TOKENS_ON_CPU", allowed)
+    monkeypatch.setattr(base, "_TOKENS_ON_CPU", allowed)
     scores = score_pairs(fusion, *sides)
     torch.testing.assert_close(scores, whole, rtol=0, atol=1e-12)
     for one, other in zip(torch.autograd.grad(scores, learned, direction), expected, strict=True):
@@ -142,13 +142,13 @@ def test_dropout_is_drawn_once_a_step_and_not_outside_training() -> None:
 def test_only_pairs_with_a_gradient_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     fusion = make("score_attention").eval()
     scored: list[int] = []
-    plain = pairs._cosines
+    plain = base._cosines
 
     def counted(fusion: Fusion, images: Any, texts: Any) -> Tensor:
         scored.append(len(images))
         return plain(fusion, images, texts)
 
-    monkeypatch.setattr(pairs, "_cosines", counted)
+    monkeypatch.setattr(base, "_cosines", counted)
     scores = scores_of(fusion)
     assert sum(scored) == scores.numel()
     scored.clear()

@@ -13,10 +13,11 @@ from colour_model import COLOURS, ColourModel, Pixels, paint
 from openvse.errors import DataError, IndexFormatError
 from openvse.indexing import Index, build_index
 from openvse.indexing.maintenance import forget_folder
+from openvse.indexing.manifest import IndexSettings
 from openvse.media.segments import ClipSegment, cut_clip
 from openvse.media.videos import ClipSource, FrameSampling, clip_seconds, read_frames, read_poster
 from openvse.search import Page, Query, SearchEngine, find_duplicates
-from openvse.search.contact_sheet import contact_sheet
+from openvse.search.sheets import contact_sheet
 from tests.clips import numbers, write_video
 
 
@@ -83,7 +84,7 @@ def test_a_segment_has_the_frames_of_its_time(tmp_path: Path) -> None:
 
 @pytest.mark.medium
 def test_hits_name_file_and_time(model: ClipColours, clips: Path, tmp_path: Path) -> None:
-    report = build_index(model, clips, tmp_path / "index", segment_seconds=1.0)
+    report = build_index(model, clips, tmp_path / "index", settings=IndexSettings(segment_seconds=1.0))
     assert (report.count, report.segments) == (6, 5)
     index = Index.open(tmp_path / "index")
     assert ids(tmp_path / "index") == CUT
@@ -105,7 +106,7 @@ def test_hits_name_file_and_time(model: ClipColours, clips: Path, tmp_path: Path
 def test_one_hit_of_each_file(model: ClipColours, clips: Path, tmp_path: Path) -> None:
     for number in range(4):
         shutil.copy(film(tmp_path / "red.mp4", *["red"] * 6, seconds=0.5), clips / f"more {number}.mp4")
-    build_index(model, clips, tmp_path / "index", segment_seconds=0.5)
+    build_index(model, clips, tmp_path / "index", settings=IndexSettings(segment_seconds=0.5))
     engine = SearchEngine(model, Index.open(tmp_path / "index"))
     hits = engine.answer("red", Page(top_k=6, one_per="file"))[0].hits
     assert len({hit.path for hit in hits}) == 6 and [hit.rank for hit in hits] == [*range(1, 7)]
@@ -117,7 +118,7 @@ def test_one_hit_of_each_file(model: ClipColours, clips: Path, tmp_path: Path) -
 @pytest.mark.medium
 def test_all_segments_follow_their_file(model: ClipColours, clips: Path, tmp_path: Path) -> None:
     out = tmp_path / "index"
-    build_index(model, clips, out, segment_seconds=1.0)
+    build_index(model, clips, out, settings=IndexSettings(segment_seconds=1.0))
     model.batches.clear()
     report = build_index(model, clips, out)  # the length is remembered
     assert (report.reused, report.segments, model.batches) == (6, 5, [])
@@ -146,17 +147,17 @@ def test_all_segments_follow_their_file(model: ClipColours, clips: Path, tmp_pat
 @pytest.mark.medium
 def test_another_length_and_whole_clips(model: ClipColours, clips: Path, tmp_path: Path) -> None:
     out = tmp_path / "index"
-    build_index(model, clips, out, segment_seconds=1.0)
-    assert build_index(model, clips, out, segment_seconds=2.0).segments == 2 + 1
+    build_index(model, clips, out, settings=IndexSettings(segment_seconds=1.0))
+    assert build_index(model, clips, out, settings=IndexSettings(segment_seconds=2.0)).segments == 2 + 1
     model.reads_videos = True
-    report = build_index(model, clips, out, segment_seconds=0.0)
+    report = build_index(model, clips, out, settings=IndexSettings(segment_seconds=0.0))
     assert ids(out) == ["a.mp4", "deeper/b.mp4", "green.png"] and report.segments == 0
     model.batches.clear()
     assert build_index(model, clips, out).reused == 3 and not model.batches
-    assert build_index(model, clips, out, segment_seconds=1.0).segments == 5
+    assert build_index(model, clips, out, settings=IndexSettings(segment_seconds=1.0)).segments == 5
     assert ids(out) == CUT
     with pytest.raises(DataError, match=r"segment_seconds.*86400.*0"):
-        build_index(model, clips, out, segment_seconds=-1.0)
+        build_index(model, clips, out, settings=IndexSettings(segment_seconds=-1.0))
 
 
 @pytest.mark.medium
@@ -172,7 +173,9 @@ def test_a_stop_leaves_clips_whole(
 
     monkeypatch.setattr(ClipColours, "read_image", stopped)
     with pytest.raises(KeyboardInterrupt):
-        build_index(model, clips, tmp_path / "index", segment_seconds=1.0, batch_size=1)
+        build_index(
+            model, clips, tmp_path / "index", settings=IndexSettings(segment_seconds=1.0), batch_size=1
+        )
     assert ids(tmp_path / "index") == CUT[:3]
     monkeypatch.setattr(ClipColours, "read_image", plain)
     assert build_index(model, clips, tmp_path / "index").resumed == 3
@@ -185,7 +188,7 @@ def test_segments_are_no_duplicates_and_have_the_metadata_of_their_file(
 ) -> None:
     (clips / "metadata.jsonl").write_text('{"file_name": "deeper/b.mp4", "camera": "X100"}\n')
     shutil.copy(clips / "deeper" / "b.mp4", clips / "c.mp4")
-    build_index(model, clips, tmp_path / "index", segment_seconds=1.0)
+    build_index(model, clips, tmp_path / "index", settings=IndexSettings(segment_seconds=1.0))
     index = Index.open(tmp_path / "index")
     assert find_duplicates(tmp_path / "index") == ([], [])
     engine = SearchEngine(model, index)

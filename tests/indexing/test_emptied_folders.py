@@ -10,6 +10,7 @@ from colour_model import ColourModel, paint
 from openvse.errors import IndexFormatError
 from openvse.indexing import Index, build_index
 from openvse.indexing.maintenance import forget_folder
+from openvse.indexing.manifest import IndexSettings
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_its_items_are_kept_until_they_are_forgotten(
             (home / left).parent.mkdir(parents=True, exist_ok=True)
             (home / left).touch() if not left.endswith("/") else (home / left).mkdir()
         for _ in range(2):
-            report = build_index(model, home, out, follow_links=left == "link")
+            report = build_index(model, home, out, settings=IndexSettings(follow_links=left == "link"))
             assert (report.count, report.reused, report.removed, ids(out)) == (4, 4, 0, before)
             ((path, reason),) = report.unreached
             assert path == nas and report.is_unchanged
@@ -100,7 +101,7 @@ def test_files_that_were_moved_removed_or_ignored_go(model: ColourModel, home: P
     (home / "nas2" / "red.png").unlink()
     assert build_index(model, home, out).removed == 1
     paint(home / "nas2" / "2023" / "may" / "blue.png", "blue")
-    assert build_index(model, home, out, ignore=["2023/"]).removed == 1
+    assert build_index(model, home, out, settings=IndexSettings(ignore=["2023/"])).removed == 1
     assert ids(out) == ["green.png", "w.png"]
 
 

@@ -16,7 +16,7 @@ from openvse.datasets.folder import open_folder
 from openvse.errors import DataError, IndexFormatError
 from openvse.indexing import Index, build, build_index, vector_files
 from openvse.indexing.maintenance import forget_folder
-from openvse.indexing.manifest import Item
+from openvse.indexing.manifest import IndexSettings, Item
 from openvse.media.listing import AGAIN
 from openvse.media.matching import composed
 from openvse.search import Query, SearchEngine
@@ -146,10 +146,10 @@ def test_a_folder_that_cannot_be_listed_keeps_its_images(
 
 def test_ignore_rules_are_remembered(model: ColourModel, photos: Path, out: Path) -> None:
     (photos / ".openvseignore").write_text("# not these\nred.*\n")
-    assert build_index(model, photos, out, ignore=["deeper/"]).removed == 2
+    assert build_index(model, photos, out, settings=IndexSettings(ignore=["deeper/"])).removed == 2
     assert ids(out) == ["blue.png", "green.png"]
     assert build_index(model, photos, out).reused == 2
-    assert build_index(model, photos, out, ignore=[]).count == 3
+    assert build_index(model, photos, out, settings=IndexSettings(ignore=[])).count == 3
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["dtype", "model"])
@@ -157,9 +157,9 @@ def test_an_index_that_is_replaced_keeps_the_settings(
     model: ColourModel, photos: Path, out: Path, usb: Path, other: bool
 ) -> None:
     (photos / "usb").symlink_to(usb)
-    build_index(model, photos, out, ignore=["deeper/"], follow_links=True)
+    build_index(model, photos, out, settings=IndexSettings(ignore=["deeper/"], follow_links=True))
     before = ids(out)
-    replace: dict[str, Any] = {"dtype": "float16"}
+    replace: dict[str, Any] = {"settings": IndexSettings(dtype="float16")}
     if other:
         model.fingerprint, replace = "another", {"overwrite": True}
     for again in (replace, {}):
@@ -173,7 +173,7 @@ def test_followed_links_are_remembered_and_kept(
     (photos / "2023").symlink_to(usb)
     before = ids(out)
     assert build_index(model, photos, out).count == 4
-    report = build_index(model, photos, out, follow_links=True)
+    report = build_index(model, photos, out, settings=IndexSettings(follow_links=True))
     assert ids(out) == sorted([*before, "2023/u_red.png", "2023/u_white.png"]) and not report.left_out
     assert build_index(model, photos, out).reused == 6
     away = usb.rename(usb.parent / "away")
@@ -189,7 +189,7 @@ def test_followed_links_are_remembered_and_kept(
     (photos / "2023").unlink()
     report = build_index(model, photos, out)
     assert (report.recognised, report.removed) == (2, 2) and "2024/u_red.png" in ids(out)
-    assert build_index(model, photos, out, follow_links=False).removed == 2
+    assert build_index(model, photos, out, settings=IndexSettings(follow_links=False)).removed == 2
     assert build_index(model, photos, out).count == 4 and ids(out) == before
 
 
@@ -197,7 +197,7 @@ def test_a_link_into_another_root_adds_nothing(
     model: ColourModel, photos: Path, out: Path, usb: Path
 ) -> None:
     (photos / "usb").symlink_to(usb)
-    build_index(model, usb, out, add=True, follow_links=True)
+    build_index(model, usb, out, settings=IndexSettings(follow_links=True), add=True)
     report = build_index(model, photos, out)
     assert (report.count, report.removed) == (6, 0) and "usb:u_red.png" in ids(out)
 

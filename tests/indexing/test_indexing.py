@@ -10,6 +10,7 @@ from openvse.errors import BadImageError, DataError, IndexFormatError, ModelErro
 from openvse.files import LOCK
 from openvse.indexing import Index, build_index
 from openvse.indexing.build import IndexReport
+from openvse.indexing.manifest import IndexSettings
 from openvse.pipeline import WorkProgress
 from openvse.types import EmbeddingSet
 
@@ -73,7 +74,12 @@ def test_another_model_or_number_format_starts_anew(
     build_index(model, photos, tmp_path / "index")
     other = ColourModel("colours-2") if change == "model" else ColourModel()
     dtype = "float16" if change == "dtype" else "float32"
-    assert build_index(other, photos, tmp_path / "index", dtype=dtype, overwrite=True).reused == 0
+    assert (
+        build_index(
+            other, photos, tmp_path / "index", settings=IndexSettings(dtype=dtype), overwrite=True
+        ).reused
+        == 0
+    )
     assert len(other.encoded) == 4
     assert len(Index.open(tmp_path / "index", other.fingerprint)) == 4
 

@@ -12,7 +12,7 @@ from colour_model import COLOURS, ColourModel, paint
 from openvse.errors import DataError
 from openvse.indexing import Index, build_index
 from openvse.indexing.embedding import BATCHES_IN_PART, Sharing, cut_candidates
-from openvse.indexing.manifest import Item
+from openvse.indexing.manifest import IndexSettings, Item
 from openvse.indexing.scanning import Candidate
 from openvse.pipeline import Workers, WorkProgress
 from tests.pickled_work import PickledWork, pickled_work
@@ -82,7 +82,13 @@ def test_clips_that_are_cut(tmp_path: Path) -> None:
     paint(tmp_path / "photos" / "b.png", "green")
     film(tmp_path / "photos" / "c.mp4", "white", "red")
     for name, shared in (("alone", None), ("shared", sharing(ClipColours))):
-        build_index(ClipColours(), tmp_path / "photos", tmp_path / name, segment_seconds=1.0, sharing=shared)
+        build_index(
+            ClipColours(),
+            tmp_path / "photos",
+            tmp_path / name,
+            settings=IndexSettings(segment_seconds=1.0),
+            sharing=shared,
+        )
     assert content(tmp_path / "shared") == content(tmp_path / "alone")
     assert len(Index.open(tmp_path / "shared")) == 6
 

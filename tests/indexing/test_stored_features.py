@@ -11,8 +11,7 @@ from openvse.backbones import Precomputed, ResNet
 from openvse.encoders import BiGRU, ImageEncoder
 from openvse.errors import StoreError
 from openvse.features.extract import extract_features
-from openvse.features.sources import SOURCES, read_sources
-from openvse.features.store import FeatureStore
+from openvse.features.store import SOURCES, FeatureStore, read_sources
 from openvse.features.stored_features import StoredFeatures, find_stored_features
 from openvse.indexing import Index, build_index
 from openvse.model.tower import Tower

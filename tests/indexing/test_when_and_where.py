@@ -17,7 +17,7 @@ from openvse.indexing.build import build_index
 from openvse.indexing.conditions import allowed_items, parse_condition
 from openvse.indexing.database import Database, Entry, taken_at
 from openvse.indexing.index import Index
-from openvse.indexing.manifest import Item
+from openvse.indexing.manifest import IndexSettings, Item
 from openvse.indexing.scanning import iso_date
 from openvse.indexing.writer import IndexWriter, Root
 from openvse.media.ranks import FactSource, Said
@@ -163,7 +163,9 @@ def test_videos_and_their_segments(tmp_path: Path):
     write_video(
         tmp_path / "clips" / "a.mp4", {"com.apple.quicktime.creationdate": "2024-06-01T19:30:00+0900"}
     )
-    build_index(Posters(), tmp_path / "clips", tmp_path / "index", segment_seconds=0.2)
+    build_index(
+        Posters(), tmp_path / "clips", tmp_path / "index", settings=IndexSettings(segment_seconds=0.2)
+    )
     assert len(found(tmp_path / "index", "taken = 2024-06-01T19:30")) >= 2
 
 

@@ -22,7 +22,7 @@ from openvse.objectives import (
     MultiViewBound,
 )
 from openvse.objectives.base import Objective
-from openvse.objectives.multi_view import view_diagnostics, view_scores
+from openvse.objectives.ranking import view_diagnostics, view_scores
 from openvse.types import EmbeddingSet, ScoredBatch
 
 MARGIN = 0.3

@@ -14,9 +14,8 @@ from openvse.indexing.manifest import Item
 from openvse.indexing.writer import Entry, IndexWriter
 from openvse.runtime.arrays import ArraySet
 from openvse.search.catalogue import open_searcher
-from openvse.search.exact import ExactSearch
+from openvse.search.exact import EmbeddedQueries, ExactSearch
 from openvse.search.proposing import Searcher
-from openvse.search.query import EmbeddedQueries
 from openvse.stores.following import plan_engine, update_engine
 
 DIM = 12

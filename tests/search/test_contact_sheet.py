@@ -13,7 +13,7 @@ from PIL import Image
 
 from openvse.datasets import open_corpus
 from openvse.search import Hit, contact_sheet
-from openvse.search.contact_sheet import captions_beside
+from openvse.search.sheets import captions_beside
 
 VOID = {"meta", "img"}
 

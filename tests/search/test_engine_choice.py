@@ -15,9 +15,8 @@ from openvse.indexing import Index
 from openvse.indexing.manifest import read_manifest
 from openvse.search import SearchEngine
 from openvse.search.catalogue import open_searcher
-from openvse.search.exact import ExactSearch
+from openvse.search.exact import EmbeddedQueries, ExactSearch
 from openvse.search.proposing import StoreSearch
-from openvse.search.query import EmbeddedQueries
 from openvse.stores import STORES, EngineAddress, StoreKind
 from openvse.stores.choice import public_url, secrets_in, shown_url, without_secrets
 from openvse.stores.following import plan_engine, update_engine

@@ -15,9 +15,8 @@ from openvse.errors import EngineError
 from openvse.indexing import Index
 from openvse.indexing.conditions import allowed_items, parse_condition
 from openvse.runtime.arrays import ArraySet
-from openvse.search.exact import ExactSearch
+from openvse.search.exact import EmbeddedQueries, ExactSearch
 from openvse.search.proposing import StoreSearch
-from openvse.search.query import EmbeddedQueries
 from openvse.stores import Within
 from openvse.stores.choice import EngineAddress, engine_names
 from openvse.stores.following import plan_engine, update_engine

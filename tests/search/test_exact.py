@@ -13,8 +13,7 @@ from openvse.functional import normalize, set_max_scores
 from openvse.indexing.vector_files import MappedVectors
 from openvse.retrieval.comparison import ModelComparison
 from openvse.runtime.arrays import ArraySet
-from openvse.search.exact import ArrayComparison, ExactSearch
-from openvse.search.query import EmbeddedQueries
+from openvse.search.exact import ArrayComparison, EmbeddedQueries, ExactSearch
 from openvse.similarities import Order, SetMax
 from openvse.stores import ranking
 from openvse.stores.ranking import pack, unpack

@@ -253,7 +253,7 @@ def test_a_store_proposes_for_the_exact_order(tmp_path: Path) -> None:
 @pytest.mark.medium
 def test_what_is_refused(folder: Path) -> None:
     with pytest.raises(DataError):
-        IndexSettings(bank=["one sentence"])
+        IndexSettings(query_bank=["one sentence"])
     update_bank(folder, HashModel(), BANKED)
     (folder / BANK).write_bytes((folder / BANK).read_bytes()[:200])
     with pytest.raises(IndexFormatError, match=r"query_bank\.npz.*--query-bank"):

@@ -156,7 +156,7 @@ def test_the_contact_sheet_shows_in_a_word_how_well_an_image_fits(tmp_path: Path
 def test_a_word_says_the_probability_of_its_hit() -> None:
     scores = np.linspace(0, 1, 101)
     for searched, expected in ((50, None), (5000, None), (5000, 7.0)):
-        of_all = Probabilities(CURVE, searched, expected)
+        of_all = Probabilities(CURVE, searched, expected, None)
         found = of_all.of(scores)
         assert [value for value, _ in found] == pytest.approx(CURVE.probabilities(scores, searched, expected))
         assert [fit for _, fit in found] == [
@@ -166,8 +166,8 @@ def test_a_word_says_the_probability_of_its_hit() -> None:
             if least is not None and least > scores[0]:
                 good = [fit for score, (_, fit) in zip(scores, found, strict=True) if score >= least]
                 assert good and {*good} <= {"likely", word}, word
-    assert Probabilities(None, 10).of(scores) == [(None, "")] * len(scores)
-    assert Probabilities(None, 10).fits() == {}
+    assert Probabilities(None, 10, None, None).of(scores) == [(None, "")] * len(scores)
+    assert Probabilities(None, 10, None, None).fits() == {}
 
 
 SHORT = replace(CURVE, short={"1": ShortCurve(30, (-2.0, 0.0, 2.0), (-6.0, 0.0, 6.0))})

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from openvse.errors import ModelError
 from openvse.indexing import Index, build_index
+from openvse.indexing.manifest import IndexSettings
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.search import SearchEngine
@@ -57,7 +58,7 @@ def test_hits_come_in_the_order_of_the_models_scores(
     make_photos: PhotoMaker, tmp_path: Path, similarity: Similarity
 ) -> None:
     model, photos = with_similarity(similarity), make_photos(12)
-    build_index(model, photos[0].parent, tmp_path / "index", dtype="float32")
+    build_index(model, photos[0].parent, tmp_path / "index", settings=IndexSettings(dtype="float32"))
     index = Index.open(tmp_path / "index", model.fingerprint)
     vectors = torch.from_numpy(index.vectors)
     images = EmbeddingSet(vectors, torch.ones(12, 3, dtype=torch.bool))
@@ -75,7 +76,7 @@ def test_the_maximum_proposes_to_a_store_and_the_similarity_orders(
     make_photos: PhotoMaker, tmp_path: Path
 ) -> None:
     model, photos = with_similarity(SmoothChamfer()), make_photos(30)
-    build_index(model, photos[0].parent, tmp_path / "index", dtype="float32")
+    build_index(model, photos[0].parent, tmp_path / "index", settings=IndexSettings(dtype="float32"))
     plan_engine(tmp_path / "index", "int8", model=model).note(tmp_path / "index")
     update_engine(tmp_path / "index")
     engine = SearchEngine(model, Index.open(tmp_path / "index", model.fingerprint))

@@ -15,7 +15,7 @@ from openvse.cli.commands.serve import announce
 from openvse.errors import DataError, MissingItemError, ModelError
 from openvse.functional import pad
 from openvse.indexing import Index, build_index
-from openvse.indexing.manifest import read_manifest
+from openvse.indexing.manifest import IndexSettings, read_manifest
 from openvse.model.two_tower import TwoTower
 from openvse.serving.service import Service, open_file
 from openvse.serving.settings import Settings
@@ -140,7 +140,7 @@ def test_items_behind_followed_links_are_shown(own_place: Place, model: TwoTower
     draw_photo(9).save(tmp_path / "far.jpg")
     (own_place.photos / "far.jpg").symlink_to(tmp_path / "far.jpg")
     for follows, status in ((False, 404), (True, 200)):
-        build_index(model, own_place.photos, own_place.index, follow_links=follows)
+        build_index(model, own_place.photos, own_place.index, settings=IndexSettings(follow_links=follows))
         with client_of(Service(own_place.index, model, Settings())) as client:
             key = key_of(client, "far.jpg")
             for kind in ("file", "thumbnail"):

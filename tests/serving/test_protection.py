@@ -33,7 +33,7 @@ ASKED = {"q": "grass", "top_k": 1}
 
 @pytest.fixture(scope="module")
 def locked(place: Place, model: TwoTower) -> Iterator[TestClient]:
-    settings = Settings(token=TOKEN, limits=Limits(upload_bytes=200_000, upload_pixels=100_000))
+    settings = Settings(token=TOKEN, limits=Limits(max_upload=0.2, upload_pixels=100_000))
     with client_of(Service(place.index, model, settings)) as client:
         yield client
 
@@ -197,7 +197,7 @@ def test_the_wait_for_a_body_and_the_sum_of_all_bodies_are_bounded() -> None:
     began = time.monotonic()
     assert asyncio.run(answers(Limits(upload_s=0.05), None)) == ([408], 0)
     assert time.monotonic() - began < 5
-    small = Limits(upload_s=0.05, upload_bytes=100, bodies=2)
+    small = Limits(upload_s=0.05, max_upload=1e-4, bodies=2)
     assert asyncio.run(answers(small, bytes(90), bytes(90), bytes(90))) == ([503, 408, 408], 0)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from openvse.similarities import Order, order
+from openvse.similarities import Order, scores
 from openvse.types import EmbeddingSet
 from tests.similarities.random_sets import random_set
 
@@ -23,7 +23,7 @@ def slow_score(image: Tensor, text: Tensor) -> float:
 @pytest.fixture(params=[1, 20, 1 << 18], ids=lambda size: f"tiles of {size}")
 def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut the work into tiles of one pair, of 2 x 2 pairs, or not at all."""
-    monkeypatch.setattr(order, "_DIFFERENCES", request.param)
+    monkeypatch.setattr(scores, "_DIFFERENCES", request.param)
 
 
 @settings(max_examples=25, deadline=None)
@@ -89,14 +89,14 @@ def test_signs_do_not_matter() -> None:
 
 def test_memory_holds_a_tile_and_not_all_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    tiles = order._tiles
+    tiles = scores._tiles
 
     def recorded(images: Tensor, texts: Tensor):
         for rows, columns, excess in tiles(images, texts):
             sizes.append(excess.numel())
             yield rows, columns, excess
 
-    monkeypatch.setattr(order, "_tiles", recorded)
+    monkeypatch.setattr(scores, "_tiles", recorded)
     images, texts = random_set(50, 1, 0, dim=512), random_set(60, 1, 1, dim=512)
     Order()(whole(images.vectors.requires_grad_()), whole(texts.vectors)).sum().backward()
     assert max(sizes) <= 1 << 18 and sum(sizes) == 2 * 50 * 60 * 512  # forward and backward

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import openvse
-from openvse.assembly.describe import describe_tower, joint_width
-from openvse.assembly.parts import build_aggregator, build_text_encoder
+from openvse.assembly.parts import build_aggregator, build_text_encoder, describe_tower, joint_width
 from openvse.batches.pairs import BatchKey
 from openvse.datasets import open_corpus
 from openvse.errors import ModelError, RecipeError

@@ -7,8 +7,7 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from openvse.runtime.reading import PieceTokenizer
-from openvse.tokenization.vocabulary import UnknownWord
-from openvse.tokenization.word_pieces import cleaned, count_spelled, unknown_words
+from openvse.tokenization.vocabulary import UnknownWord, cleaned, count_spelled, unknown_words
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from openvse.backbones import fine_tuning
 from openvse.backbones.fine_tuning import Lora, adapt, add_adapters, without_adapters
-from openvse.backbones.transformers_vision import TransformersVision
+from openvse.backbones.pretrained import TransformersVision
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import RecipeError
 from openvse.functional import pad

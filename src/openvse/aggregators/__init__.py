@@ -18,6 +18,7 @@ from openvse.aggregators.learned import (
     ScoreAttention,
     SelfAttention,
     Seq2Seq,
+    SlotAttention,
 )
 from openvse.aggregators.simple import (
     AdaPool,
@@ -32,7 +33,6 @@ from openvse.aggregators.simple import (
     Tokens,
     TopPercent,
 )
-from openvse.aggregators.slot_attention import SlotAttention
 from openvse.registry import Registry
 
 AGGREGATORS: Registry[Aggregator] = Registry(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from openvse.backbones.base import Backbone, cells
-from openvse.backbones.crops import Crops
+from openvse.backbones.base import Backbone, Precomputed, cells
 from openvse.backbones.efficientnet_lite import EfficientNetLite0, EfficientNetLite2
-from openvse.backbones.frames import Frames
-from openvse.backbones.precomputed import Precomputed
+from openvse.backbones.nested import Crops, Frames
+from openvse.backbones.pretrained import TransformersVision
 from openvse.backbones.resnet import ResNet
 from openvse.backbones.timm_vision import TimmVision
-from openvse.backbones.transformers_vision import TransformersVision
 from openvse.registry import Registry
 
 BACKBONES: Registry[Backbone] = Registry(

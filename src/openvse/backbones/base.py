@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import ClassVar, NoReturn, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,6 +14,7 @@ from PIL.Image import Image, Transpose
 from torch import Tensor, nn
 
 from openvse.backbones.fine_tuning import checkpoint_blocks, set_backbone_mode
+from openvse.errors import ModelError, RecipeError
 from openvse.functional import compact, masked_mean
 from openvse.media.images import SMALLER_JPEGS, read_image, within_memory
 from openvse.media.segments import ClipSegment
@@ -286,3 +287,40 @@ def random_view(image: Image, generator: torch.Generator | None) -> Image:
     x, y = int(left * (image.width - width + 1)), int(top * (image.height - height + 1))
     view = image.crop((x, y, x + width, y + height))
     return view.transpose(Transpose.FLIP_LEFT_RIGHT) if mirror < 0.5 else view
+
+
+_NO_NETWORK = (
+    "encoder 'precomputed' cannot read images: give stored features, or use an encoder with a backbone"
+)
+
+
+class Precomputed(Backbone):
+    """Has no network: features come from a store. Default projection and augmentation are VSE-infinity's for regions.
+
+    Args:
+        feature_dim: C, the width of the stored features (2048 for bottom-up attention).
+        num_frames: the largest number of features of a clip that the model sees, if the features are frames in order of
+            time: a random run of them in training, otherwise evenly spread ones (PVSE). None takes all.
+        made_by: the only backbone whose features are accepted, as their store names it. None accepts any of this width.
+
+    Raises:
+        RecipeError: ``num_frames`` is below 1.
+    """
+
+    reads_images: ClassVar[bool] = False
+    usual_projection: ClassVar[str] = "residual_mlp"
+    usual_augmentation: ClassVar[str] = "region"
+
+    def __init__(
+        self, *, feature_dim: int, num_frames: int | None = None, made_by: str | None = None
+    ) -> None:
+        if num_frames is not None and num_frames < 1:
+            raise RecipeError(f"num_frames is {num_frames}: give 1 or more, or none to take all frames")
+        super().__init__(nn.Identity(), feature_dim=feature_dim, fingerprint=made_by)
+        self.frame_limit = None if num_frames is None else FrameLimit(num_frames)
+
+    def preprocess(self, image: Image) -> NoReturn:
+        raise ModelError(_NO_NETWORK)
+
+    def see(self, inputs: Inputs) -> NoReturn:
+        raise ModelError(_NO_NETWORK)

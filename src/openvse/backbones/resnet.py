@@ -242,7 +242,10 @@ class Block(nn.Module):
             self.bn3 = nn.BatchNorm2d(output_dim)
         self.bottleneck = bottleneck
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = _shortcut(input_dim, output_dim, stride)
+        self.downsample: nn.Sequential | None = None  # fits the input to the output if their shapes differ
+        if stride > 1 or input_dim != output_dim:
+            fitted = nn.Conv2d(input_dim, output_dim, 1, stride=stride, bias=False)
+            self.downsample = nn.Sequential(fitted, nn.BatchNorm2d(output_dim))
 
     def forward(self, cells: Float[Tensor, "B C H W"]) -> Float[Tensor, "B c h w"]:
         """Add the output of the convolutions to the block's input."""
@@ -252,15 +255,6 @@ class Block(nn.Module):
             inner = self.bn3(self.conv3(self.relu(inner)))
         result: Tensor = self.relu(inner + shortcut)
         return result
-
-
-def _shortcut(input_dim: int, output_dim: int, stride: int) -> nn.Sequential | None:
-    """Return a layer that fits a block's input to its output if their shapes differ."""
-    if stride == 1 and input_dim == output_dim:
-        return None
-    return nn.Sequential(
-        nn.Conv2d(input_dim, output_dim, 1, stride=stride, bias=False), nn.BatchNorm2d(output_dim)
-    )
 
 
 def load_network_weights(network: ResNetNetwork, path: Path) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
 from openvse.errors import OpenVSEError
 from openvse.halves import missing_package, training_module, usable_device
+from openvse.indexing.manifest import IndexSettings
+from openvse.settings import FIRST, Declared, check_settings, settings_of
 
 if TYPE_CHECKING:
     from openvse.pipeline import Workers
@@ -82,33 +87,24 @@ def use_threads(count: int | None) -> int | None:
     return count
 
 
-def chosen_workers(processes: int, cluster: str | None, threads: int | None, device: str) -> Workers | None:
-    """Return the processes that share the work, or None. Raise OpenVSEError if a cluster has no number of processes."""
-    if processes:
-        from openvse.pipeline import Workers
-
-        return Workers(processes, threads or 1, device, cluster)
-    if cluster is not None:
-        raise OpenVSEError("--cluster needs a number of processes that share the work: add --processes N")
-    use_threads(threads)
-    return None
-
-
 def few_first(
     *names: str,
     panels: Mapping[str, Sequence[str]] | None = None,
     bare: Mapping[str, Sequence[str]] | None = None,
+    renamed: Mapping[str, str] | None = None,
 ) -> type[TyperCommand]:
     """Return a command class. Its help shows the named options first, and the others in panels.
 
     Options that no panel of ``panels`` names are in the last panel. An option that may stand without a value is in
-    ``bare``, with its values. It then has the first of them.
+    ``bare``, with its values. It then has the first of them. ``renamed`` has the present names of options by old ones.
     """
     panel_of = {name: panel for panel, held in (panels or {}).items() for name in held}
 
     class FewFirst(TyperCommand):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            """Give bare options their values, and read the arguments."""
+            """Give bare options their values and old ones their names, and read the arguments."""
+            words = [each.partition("=") for each in args]
+            args = ["".join(((renamed or {}).get(name, name), *rest)) for name, *rest in words]
             for option, (value, *others) in (bare or {}).items():
                 following = [*args[1:], ""]
                 args = [
@@ -121,22 +117,117 @@ def few_first(
             """Return arguments and options, each with its panel, in the order of the panels."""
             params = super().get_params(ctx)
             for each in params:
-                if isinstance(each, TyperOption) and each.name not in (*names, "help"):
-                    each.rich_help_panel = panel_of.get(str(each.name), "More options")
-            order = [None, *(panels or {}), "More options"]
+                if isinstance(each, TyperOption) and not each.rich_help_panel:
+                    first = each.name in (*names, "help")
+                    each.rich_help_panel = FIRST if first else panel_of.get(str(each.name), "More options")
+            order = [None, FIRST, *(panels or {}), "More options"]
             return sorted(params, key=lambda each: order.index(getattr(each, "rich_help_panel", None)))
 
     return FewFirst
 
 
-Device: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="Device to compute on: cpu, cuda, mps, or auto for the fastest one.",
-        callback=usable_device,
-    ),
-]
+def option_of(each: Declared, more: str = "", *, panel: str = "", callback: Any = None) -> Any:
+    """Return the option of a setting. ``more`` is said of the form that its value has in the command line."""
+    if each.most < math.inf:
+        bounds = f" [{each.least:g}{'<' if each.above else '<='}x<={each.most:g}]"
+    else:
+        bounds = f" [x{'>' if each.above else '>='}{each.least:g}]" if each.least > -math.inf else ""
+    # Typer gives a switch that may be left out a second name, --no-..., if no name is given.
+    names = () if each.type is bool and each.default is None else each.words or (each.option,)
+    return typer.Option(
+        *names,
+        help=" ".join(filter(None, (each.about, more, "Can be repeated." * each.is_list))),
+        metavar=f"{each.metavar}{bounds}" if each.metavar else None,
+        rich_help_panel=panel or each.panel or None,
+        envvar=each.envvar or None,
+        show_default=each.default not in (None, "", ()),
+        callback=callback,
+    )
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with an option for each setting of the classes of its parameters, such as ``page: Page``.
+
+    It is handed an instance; or for a parameter ``query: Callable[..., Query]``, a function that makes one from the
+    other settings. A setting among its own parameters is its own. Errors name its options: these and its keywords.
+    """
+    own = inspect.signature(command, eval_str=True)
+    makers: dict[str, tuple[Any, Sequence[str]]] = {}
+    parameters, options = list[inspect.Parameter](), dict[str, str]()
+    for name, each in own.parameters.items():
+        *_, kind = (
+            get_args(each.annotation) if get_origin(each.annotation) is Callable else (each.annotation,)
+        )
+        if not (settings := settings_of(kind)):
+            parameters.append(each)
+            options |= {name: f"--{name.replace('_', '-')}"} if each.kind is each.KEYWORD_ONLY else {}
+            continue
+        options |= {setting.name: setting.option for setting in settings.values()}
+        given = [one for one in settings.values() if one.panel is not None and one.name not in own.parameters]
+        makers[name] = (
+            (kind if kind is each.annotation else partial(partial, kind)),
+            [one.name for one in given],
+        )
+        for one in given:
+            typed = list[str] if one.is_list else one.type
+            default = one.default or None if one.is_list else one.default
+            typed = Annotated[typed if default is not None else typed | None, option_of(one)]
+            parameters.append(each.replace(name=one.name, default=default, annotation=typed))
+
+    # A name without "_" is an ordinary word where it does not begin the message.
+    first, inside = "|".join(options), "|".join(name for name in options if "_" in name)
+    named = re.compile(rf"^(?:{first})\b(?==| (?:is|are|has|takes?|needs?)\b)|\b(?:{inside or '(?!)'})\b")
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        try:
+            for name, (make, names) in makers.items():
+                given[name] = make(
+                    **{each: value for each in names if (value := given.pop(each)) is not None}
+                )
+            command(**given)
+        except OpenVSEError as error:
+            error.args = (named.sub(lambda found: options[found[0]], str(error)),)
+            raise
+
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Where a command computes.
+
+    Attributes:
+        processes: the number of processes that share the work, through Ray. 0 uses only this one.
+        cluster: the address of a running Ray cluster, or 'auto'. All its machines must see the same files. Default: the
+            processes are on this machine.
+        device: the device to compute on: cpu, cuda, mps, or auto for the fastest one.
+        threads: the number of CPU threads of each process. Default: chosen by PyTorch, or 1 with --processes.
+    """
+
+    processes: Annotated[int, Declared(0, panel="", metavar="N")] = 0
+    cluster: Annotated[str | None, Declared(panel="")] = None
+    device: Annotated[str, Declared(panel="", metavar="NAME")] = "cpu"
+    threads: Annotated[int | None, Declared(1, panel="", metavar="N")] = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        object.__setattr__(self, "device", usable_device(self.device))
+
+    def workers(self) -> Workers | None:
+        """Return the processes that share the work, or None. Raise OpenVSEError if a cluster has no number of them."""
+        if self.processes:
+            from openvse.pipeline import Workers
+
+            return Workers(self.processes, self.threads or 1, self.device, self.cluster)
+        if self.cluster is not None:
+            raise OpenVSEError("--cluster needs a number of processes that share the work: add --processes N")
+        use_threads(self.threads)
+        return None
+
+
+Device: TypeAlias = Annotated[str, option_of(settings_of(RunSettings)["device"], callback=usable_device)]
 RunDevice: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -174,15 +265,7 @@ QueryBankSplit: TypeAlias = Annotated[
         "the query bank of the model.",
     ),
 ]
-Engine: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ENGINE",
-        help="Engine that finds the nearest embeddings: exact, int8 (in the index folder), or the URL of a "
-        "server, such as http://HOST:6333 (Qdrant) or postgresql://USER@HOST/DATABASE. The index keeps no password in "
-        "a URL. OPENVSE_ENGINE_URL may hold the URL. Default: the engine of the index.",
-    ),
-]
+Engine: TypeAlias = Annotated[str | None, option_of(replace(settings_of(IndexSettings)["engine"], panel=""))]
 Null: TypeAlias = Annotated[
     bool,
     typer.Option("--null", "-0", help="Print paths that end with a zero byte each, for 'xargs -0'."),
@@ -256,25 +339,6 @@ Folds: TypeAlias = Annotated[
 ]
 BatchSize: TypeAlias = Annotated[
     int, typer.Option(min=1, help="Number of images, sentences or questions in a batch.")
-]
-Processes: TypeAlias = Annotated[
-    int,
-    typer.Option(min=0, help="Number of processes to share the work, through Ray. 0 uses only this one."),
-]
-Cluster: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        help="Address of a running Ray cluster, or 'auto'. All its machines must see the same files. Default: the "
-        "processes are on this machine."
-    ),
-]
-ThreadsOfEach: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--threads",
-        min=1,
-        help="Number of CPU threads of each process. Default: chosen by PyTorch, or 1 with --processes.",
-    ),
 ]
 ModelName: TypeAlias = Annotated[
     str, typer.Argument(help="A model folder, a hub id, or a name that 'openvse list models' lists.")

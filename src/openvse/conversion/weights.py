@@ -1,14 +1,114 @@
-"""The weights of a checkpoint: their names there and in openvse, and the checks before they are copied."""
+"""The weights of a checkpoint: its file, of which no code is run, their names, and checks before they are copied.
+
+Also the files of a published dual encoder, in a folder, on the hub or in its cache.
+"""
 
 from __future__ import annotations
 
+import argparse
+import pickle
+import re
+import warnings
+import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from openvse.errors import CheckpointError
+from openvse.errors import CheckpointError, message_of
+from openvse.files import read_json
+from openvse.training.memory import expect_memory
+
+
+def read_checkpoint(path: Path) -> Any:
+    """Read a file of ``torch.save``, in its zip format or in the format before PyTorch 1.6.
+
+    Of the pickled types, tensors and plain values are rebuilt, ``argparse.Namespace`` becomes a dict, and NumPy's
+    numbers become Python's. Nothing else is imported or called.
+
+    A zip archive has a checksum for each record, and all are verified first. Its tensors are then mapped from the file,
+    so that each takes memory only when it is used. The older format has no checksums. Damage is only noticed if it
+    breaks the structure of the file or gives numbers that are not finite.
+
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not a file: give the .pth or .pth.tar of a released checkpoint")
+    try:
+        if zipped := zipfile.is_zipfile(path):
+            _verify_archive(path)
+        with torch.serialization.safe_globals(_harmless()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the error explains it better
+            return _plain(torch.load(path, map_location="cpu", weights_only=True, mmap=zipped), {})
+    except CheckpointError:
+        raise
+    except pickle.UnpicklingError as error:
+        raise _refused(path, str(error)) from error
+    except Exception as error:  # damaged bytes fail in many ways
+        raise CheckpointError(
+            f"{path} is damaged or not a checkpoint of PyTorch ({message_of(error)}): download it again"
+        ) from error
+
+
+def _verify_archive(path: Path) -> None:
+    """Raise CheckpointError if a record's checksum is wrong, or if the records claim more bytes than the file has."""
+    with zipfile.ZipFile(path) as archive:
+        claimed, size = sum(record.file_size for record in archive.infolist()), path.stat().st_size
+        if claimed > size:
+            raise CheckpointError(
+                f"{path} has {size:,} bytes, but its records claim {claimed:,}: torch.save does not compress, so the "
+                f"file was changed: get it from its authors, or save it again with torch.save"
+            )
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise CheckpointError(
+            f"{path} is damaged (the checksum of its record {damaged!r} is wrong): download it again"
+        )
+
+
+def _harmless() -> list[Any]:
+    """Return the types that the repositories' checkpoints use in addition to tensors and plain values."""
+    scalar = np.float64(0).__reduce__()[0]
+    dtypes = [type(np.dtype(name)) for name in ("f8", "f4", "i8", "i4", "?")]
+    # NumPy moved its function in version 2. A file names the place at the time of writing.
+    places = [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
+    return [argparse.Namespace, np.dtype, *places, *dtypes]
+
+
+def _plain(value: Any, done: dict[int, Any]) -> Any:
+    """Make plain values of a tree. ``done`` holds the results by identity, because parts of a pickle can be shared."""
+    if id(value) in done:
+        return done[id(value)]
+    plain = value
+    if isinstance(value, argparse.Namespace):
+        plain = _plain(vars(value), done)
+    elif isinstance(value, dict):
+        plain = {key: _plain(each, done) for key, each in value.items()}
+    elif isinstance(value, list | tuple):
+        plain = [_plain(each, done) for each in value]
+    elif isinstance(value, np.generic):
+        plain = value.item()
+    done[id(value)] = plain
+    return plain
+
+
+def _refused(path: Path, message: str) -> CheckpointError:
+    """Return an error of one line that names the class or function in the file, from the long message of PyTorch."""
+    for mark in ("GLOBAL ", "Unsupported class "):
+        _, separator, rest = message.partition(mark)
+        if separator and (what := rest.split()[0].strip("`.,")):
+            return CheckpointError(
+                f"{path} tries to run or build {what}, which no checkpoint of the supported repositories needs. "
+                f"Nothing was run: get the file from its authors, or save only its tensors"
+            )
+    return CheckpointError(
+        f"{path} is damaged or not a checkpoint of PyTorch (it is not a pickle of tensors): download it again"
+    )
+
 
 Weights: TypeAlias = dict[str, Tensor]
 # The beginning of a name in the file and in openvse. None if the weight has no effect on an embedding.
@@ -149,3 +249,143 @@ def count(weights: Weights, begin: str) -> int:
 
 def _described(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+OPEN_CLIP_CONFIG = "open_clip_config.json"
+INDEX = ".index.json"  # the end of the name of a list of weights in several files
+# The first of these files that exists is read.
+WEIGHTS = ("model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}")
+OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+_SINGLE = 4  # bytes of a number in single precision
+SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja")  # configurations, preprocessing, tokenizers
+LARGE = (".safetensors", ".bin")
+_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def is_hub_id(source: str) -> bool:
+    """Return whether a name has the form of a hub id, ``owner/name``. A folder of the owner's name may be here."""
+    return bool(_ID.fullmatch(source)) and not source.startswith(".")
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of a published model: in a folder of this machine, or on the hub, where each is fetched when needed.
+
+    For a model of the hub, the folder is the snapshot in the hub's cache with configurations and tokenizer, and
+    ``revision`` is the commit. A converted model states ``name``, the hub id or the folder's name, as its source.
+    """
+
+    folder: Path
+    name: str
+    revision: str | None = None
+
+    def find(self, name: str) -> Path | None:
+        """Return a file, downloaded if the hub has it and its cache lacks it, or None if there is no such file."""
+        there = self.folder / name
+        if there.is_file() or self.revision is None:
+            return there if there.is_file() else None
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError
+
+        try:
+            self._expect_memory(name)
+            return Path(hf_hub_download(self.name, name, revision=self.revision))
+        except EntryNotFoundError:
+            return None  # the model does not have it, or the cache lacks it and the hub cannot be reached
+        except CheckpointError:
+            raise
+        except Exception as error:  # the hub's client fails in many ways
+            raise _unreachable(self.name, error) from error
+
+    def _expect_memory(self, name: str) -> None:
+        """Raise CheckpointError if the hub states that the weights exceed this machine's memory."""
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
+        from huggingface_hub.constants import HF_HUB_OFFLINE
+
+        if HF_HUB_OFFLINE or not name.endswith(LARGE):
+            return
+        try:
+            size = get_hf_file_metadata(hf_hub_url(self.name, name, revision=self.revision)).size
+        except Exception:  # the download itself finds out why
+            return
+        expect_memory(size or 0, f"the weights of {self.name}")
+
+
+def open_model(source: str) -> ModelFiles:
+    """Find a model: a folder of this machine, or a hub model, whose configurations and tokenizer are downloaded."""
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return ModelFiles(folder, folder.resolve().name)
+    from huggingface_hub import snapshot_download
+
+    try:
+        snapshot = Path(snapshot_download(source, allow_patterns=list(SMALL_FILES)))
+    except Exception as error:  # the hub's client fails in many ways
+        raise _unreachable(source, error) from error
+    return ModelFiles(snapshot, source, snapshot.name)
+
+
+def _unreachable(repo_id: str, error: Exception) -> CheckpointError:
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    if isinstance(error, GatedRepoError):
+        return CheckpointError(
+            f"{repo_id} can only be downloaded after you accept its terms: accept them on its page, run "
+            f"'hf auth login', and try again"
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return CheckpointError(f"{repo_id} is neither a folder nor a public model of the hub: check the name")
+    reason = "" if isinstance(error, LocalEntryNotFoundError) else f" ({message_of(error)})"
+    return CheckpointError(
+        f"{repo_id} is no folder and not in the hub's cache ({HF_HUB_CACHE}), and the hub cannot be reached{reason}: "
+        f"on a machine with access run 'hf download {repo_id} --local-dir FOLDER', copy the folder here, and run "
+        f"'openvse convert FOLDER MODEL'"
+    )
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Return the mapping in a JSON file. Raise CheckpointError if the file cannot be read, or is not a mapping."""
+    try:
+        tree = read_json(path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path.name} cannot be read ({error}): download it again") from error
+    if not isinstance(tree, dict):
+        raise CheckpointError(f"{path.name} is not a mapping: download it again")
+    return tree
+
+
+def _parts(place: ModelFiles, index: Path) -> list[Path]:
+    """Return the files that a list of weights names."""
+    listed = read_mapping(index).get("weight_map")
+    names = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else []
+    paths = {name: place.find(name) if Path(name).name == name else None for name in names}
+    if (missing := [name for name, path in paths.items() if path is None]) or not names:
+        raise CheckpointError(
+            f"{index.name} names weights that are missing ({', '.join(missing) or 'no file'}): download all files"
+        )
+    return [path for path in paths.values() if path is not None]
+
+
+def read_dual_weights(place: ModelFiles, names: tuple[str, ...]) -> Weights:
+    """Read all parts of the first file that exists. Weights are mapped, so that each takes memory only once used."""
+    if (path := next(filter(None, map(place.find, names)), None)) is None:
+        raise CheckpointError(f"it holds no weights (none of {', '.join(names)}): download all of its files")
+    weights: Weights = {}
+    for part in _parts(place, path) if path.name.endswith(INDEX) else [path]:
+        weights |= dense_weights(_read(part))
+    numbers = sum(weight.numel() for weight in weights.values())
+    expect_memory(_SINGLE * numbers, f"its {numbers:,} weights, in single precision,")
+    return weights
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if path.suffix != ".safetensors":
+        tree = read_checkpoint(path)
+        whole = tree.get("state_dict", tree) if isinstance(tree, dict) else {}
+        return whole if isinstance(whole, dict) else {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a mapping
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path.name} is damaged or incomplete ({error}): download it again") from error

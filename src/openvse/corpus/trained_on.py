@@ -105,11 +105,6 @@ def seen_in_training(provenance: Mapping[str, Any], corpus: Corpus) -> Seen:
     return Seen(len(hashes), int(np.isin(hashes, sample).sum()))
 
 
-def _stated(provenance: Mapping[str, Any]) -> _Sample | None:
-    """Return the number of training images and the sample of them that a model remembers, or None without one."""
-    return _read(section(provenance, "data", "trained_on"))
-
-
 def _hashes(corpus: Corpus) -> UInt[np.ndarray, "I"]:
     """Return a hash of 48 bits for each image."""
     first: dict[int, int] = {}
@@ -123,8 +118,12 @@ def _hashes(corpus: Corpus) -> UInt[np.ndarray, "I"]:
     return np.fromiter((stable_hash(name) & mask for name in named), dtype=np.uint64, count=len(corpus))
 
 
-def _read(stated: Mapping[str, Any]) -> _Sample | None:
-    """Return a sample, or None if it is not one, since provenance may hold anything."""
+def _stated(provenance: Mapping[str, Any]) -> _Sample | None:
+    """Return the number of training images and the sample of them that a model remembers, or None without one.
+
+    Provenance may hold anything.
+    """
+    stated = section(provenance, "data", "trained_on")
     try:
         content = np.frombuffer(base64.b64decode(stated["sample"], validate=True), dtype=np.uint8)
         if not len(content) or not isinstance(stated["images"], int):

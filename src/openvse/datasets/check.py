@@ -18,8 +18,7 @@ import numpy as np
 from openvse.corpus.corpus import Corpus, long_captions
 from openvse.corpus.facts import Facts, Form
 from openvse.corpus.splits import LEAKAGE, SPLITS, canonical_split, shared_files
-from openvse.datasets.opening import open_corpus
-from openvse.datasets.registry import DATASETS, parse_source
+from openvse.datasets.registry import DATASETS, open_corpus, parse_source
 from openvse.errors import DataError
 from openvse.features.arrays import ArrayFeatures
 from openvse.media.listing import Problem
@@ -354,25 +353,14 @@ def data_statistics(corpus: Corpus) -> Table:
     """
     labels = corpus.split_labels()
     there = [name for name in ("train", "validation", "test") if name in labels]
-    rows = [_row(name, *_counted(corpus.split(name))) for name in there]
-    return Table(COLUMNS, [*rows, _row("all", *_counted(corpus))], ruled=frozenset({len(rows)}))
+    rows = [_row(name, corpus.split(name)) for name in there]
+    return Table(COLUMNS, [*rows, _row("all", corpus)], ruled=frozenset({len(rows)}))
 
 
-def _counted(corpus: Corpus) -> tuple[int, int, Sequence[Sequence[str]]]:
-    return len(corpus), len(corpus.relevance.texts), [split_words(caption) for caption in corpus.captions]
-
-
-def _row(name: str, items: int, pairs: int, sentences: Sequence[Sequence[str]]) -> list[Cell]:
-    lengths = [len(words) for words in sentences]
-    per_item, per_sentence = pairs / max(items, 1), sum(lengths) / max(len(sentences), 1)
-    known = {word for words in sentences for word in words}
-    return [
-        name,
-        items,
-        len(sentences),
-        per_item,
-        sum(lengths),
-        per_sentence,
-        max(lengths, default=0),
-        len(known),
-    ]
+def _row(name: str, corpus: Corpus) -> list[Cell]:
+    sentences = [split_words(caption) for caption in corpus.captions]
+    lengths, known = [len(words) for words in sentences], {word for words in sentences for word in words}
+    per_item, total = len(corpus.relevance.texts) / max(len(corpus), 1), sum(lengths)
+    per_sentence = total / max(len(sentences), 1)
+    about_words = total, per_sentence, max(lengths, default=0), len(known)
+    return [name, len(corpus), len(sentences), per_item, *about_words]

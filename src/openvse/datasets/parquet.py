@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
-from openvse.corpus.equal_files import equal_content
+from openvse.corpus.splits import equal_content
 from openvse.datasets.layout import named_splits
 from openvse.datasets.rows import (
     SPLIT_FIELD,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
-from openvse.corpus.equal_files import equal_content
+from openvse.corpus.splits import equal_content
 from openvse.datasets.layout import named_splits
 from openvse.datasets.rows import captions_in, check_size, read_record
 from openvse.errors import DataError, TextError, decoded_text
@@ -19,6 +19,8 @@ from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.packed import FileSlice
 
 _TEXTS = ("txt", "caption", "json")
+
+
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
@@ -67,7 +69,11 @@ def find_shards(root: Path) -> list[Path]:
 
 
 _DOTTED = "member(s) with a dot in the field, which begins at the first dot of the name: rename them"
+
+
 _SECOND = "further image(s) of an item"
+
+
 _REPEATED = "key(s) that occur twice: image and captions are taken from one copy; write each key once"
 
 

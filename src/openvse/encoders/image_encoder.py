@@ -14,8 +14,7 @@ from openvse.backbones import Backbone
 from openvse.backbones.base import cell_boxes
 from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
 from openvse.encoders.base import Encoder
-from openvse.encoders.global_vectors import GlobalVector
-from openvse.encoders.projections import PROJECTIONS, Projection
+from openvse.encoders.projections import PROJECTIONS, GlobalVector, Projection
 from openvse.errors import ModelError
 from openvse.functional import compact
 from openvse.registry import Maker

@@ -27,8 +27,14 @@ from openvse.errors import ModelError, RecipeError
 from openvse.functional import keep_at_least_one, masked_mean
 from openvse.layers.linear import xavier_linear
 from openvse.registry import Maker
-from openvse.tokenization.vocabulary import Coverage, UnknownWord
-from openvse.tokenization.word_pieces import Cleaning, cleaned, count_spelled, unknown_words
+from openvse.tokenization.vocabulary import (
+    Cleaning,
+    Coverage,
+    UnknownWord,
+    cleaned,
+    count_spelled,
+    unknown_words,
+)
 from openvse.types import Features, Inputs, moved, on_cpu
 
 # SigLIP was trained on captions padded to all positions, and attends to the padding.
@@ -84,7 +90,7 @@ class TransformersText(TextEncoder):
         last_position: whether to append the state of the last position, which may be padding, as one more local
             feature, which is stored and not augmented. It is for text models that attend to the padding.
         cleaning: the change to a sentence before the tokenizer reads it: ``none``, ``lower`` or ``open_clip`` (see
-            ``tokenization.word_pieces``). By default it is ``lower`` for SigLIP and SigLIP 2, which learned from lower
+            ``tokenization.vocabulary``). By default it is ``lower`` for SigLIP and SigLIP 2, which learned from lower
             case, for any class of tokenizer, and ``none`` for all others.
 
     Raises:

@@ -9,10 +9,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
+from openvse.datasets.folder import TABLE_SUFFIXES, names_in, read_entries
 from openvse.datasets.layout import refuse_outside
-from openvse.datasets.opening import columns_of, open_corpus
+from openvse.datasets.registry import columns_of, open_corpus
 from openvse.datasets.rows import CAPTION_FIELDS, IMAGE_FIELDS, Columns, captions_of
-from openvse.datasets.table import TABLE_SUFFIXES, names_in, read_entries
 from openvse.errors import DataError, TextError
 from openvse.evaluation.bank import drawn_for_bank
 from openvse.files import read_lines, whole_characters

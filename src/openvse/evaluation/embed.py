@@ -12,8 +12,16 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from openvse.batches.in_order import PlacedInputs, image_batches, ready_for, text_batches
-from openvse.batches.loaders import image_loader, own_features, text_loader, with_features
+from openvse.batches.loaders import (
+    PlacedInputs,
+    image_batches,
+    image_loader,
+    own_features,
+    ready_for,
+    text_batches,
+    text_loader,
+    with_features,
+)
 from openvse.corpus import Corpus
 from openvse.errors import DataError, ModelError
 from openvse.evaluation.ensemble import Member

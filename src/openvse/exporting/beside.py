@@ -17,7 +17,6 @@ from openvse.model.two_tower import TwoTower
 from openvse.runtime.beside import (
     LEFT_OUT,
     Towers,
-    WantedTowers,
     left_out_of,
     remove_other_towers,
     sound_sides,
@@ -26,7 +25,7 @@ from openvse.runtime.beside import (
 from openvse.runtime.description import EXPORT
 from openvse.scoring.calibration import CALIBRATION
 
-_SIDES: Mapping[WantedTowers, frozenset[str]] = {
+_SIDES: Mapping[str, frozenset[str]] = {
     "text": frozenset({"text"}),
     "both": frozenset({"image", "text"}),
     "none": frozenset(),
@@ -37,7 +36,7 @@ _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 def write_towers(
     model: TwoTower,
     index: str | Path,
-    wanted: WantedTowers | None = None,
+    wanted: str | None = None,
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Towers:

@@ -31,17 +31,19 @@ from openvse.corpus import Corpus
 from openvse.errors import ModelError, install, message_of
 from openvse.exporting.checking import (
     OF_WORDS,
+    PROBES,
     Deviation,
     Effect,
     check_readers,
     check_side,
+    describe_preprocessing,
+    describe_tokenizer,
     deviation,
     effect_of,
     embed_images,
     examples,
     judge,
 )
-from openvse.exporting.reading import PROBES, describe_preprocessing, describe_tokenizer
 from openvse.files import given_path, is_free, replacing_files
 from openvse.model.base import Model
 from openvse.model.folder import CARD
@@ -55,8 +57,7 @@ from openvse.runtime.model import load_embedder
 from openvse.scoring.calibration import CALIBRATION
 from openvse.scoring.hubs import BANK
 from openvse.similarities import SetMax, Similarity
-from openvse.similarities.order import Order
-from openvse.similarities.set_max import CSD, ScaledCosine
+from openvse.similarities.scores import CSD, Order, ScaledCosine
 from openvse.specs.model import TowerSpec
 from openvse.types import EmbeddingSet, Inputs
 
@@ -123,12 +124,6 @@ def check_tower(tower: Tower[Any], side: str) -> None:
             f"the embeddings of the {side} side depend on more than the item, so no program gives the same: "
             f"export a model with another aggregator"
         )
-
-
-def program_of(tower: Tower[Any], longest: int) -> Program:
-    """Return a copy of a tower on the CPU, in evaluation mode, in which every part can be exported."""
-    made = Program(copy.deepcopy(tower).cpu().eval())
-    return with_tables(made, longest).requires_grad_(False)
 
 
 def with_tables(module: ModuleT, longest: int) -> ModuleT:
@@ -471,7 +466,8 @@ def _write(tower: Any, side: Side, folder: Path, name: str, longest: int) -> Non
     """Write the program of a tower."""
     example = examples(tower, side, [min(3, side.longest or 3), 1])[0]
     inputs = [example.values] if example.mask is None else [example.values, example.mask]
-    made = traced(program_of(tower, longest), inputs, side.longest, name)
+    program = with_tables(Program(copy.deepcopy(tower).cpu().eval()), longest).requires_grad_(False)
+    made = traced(program, inputs, side.longest, name)
     write_onnx(made, side.inputs, folder / side.file, name)
 
 

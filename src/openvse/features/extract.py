@@ -18,9 +18,7 @@ from torch import Tensor
 from openvse.backbones import Backbone
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import DataError, ModelError
-from openvse.features.layout import StoreDtype
-from openvse.features.sources import SourceLog
-from openvse.features.store import FeatureStore
+from openvse.features.store import FeatureStore, SourceLog, StoreDtype
 from openvse.features.writer import FeatureStoreWriter
 from openvse.functional import pad
 from openvse.halves import usable_device

@@ -10,9 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from openvse.errors import RecipeError, StoreError
-from openvse.features.layout import MANIFEST
-from openvse.features.sources import SourceFile, read_sources
-from openvse.features.store import FeatureStore, open_store
+from openvse.features.store import MANIFEST, FeatureStore, SourceFile, open_store, read_sources
 from openvse.files import read_text
 from openvse.media.packed import ImageFile
 from openvse.model.two_tower import TwoTower, embed

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import openvse
 from openvse.errors import BadFeaturesError, StoreError
-from openvse.features.layout import (
+from openvse.features.store import (
     BOXES,
     FEATURES,
     HEADER_BYTES,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from openvse.fusion.base import Fusion
-from openvse.fusion.pairs import Pooled, ScoreAttentionFusion
+from openvse.fusion.base import Fusion, Pooled, ScoreAttentionFusion
 from openvse.registry import Registry
 
 FUSIONS: Registry[Fusion] = Registry("fusion", {"pooled": Pooled, "score_attention": ScoreAttentionFusion})

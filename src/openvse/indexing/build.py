@@ -31,7 +31,7 @@ from openvse.indexing.embedding import (
     rewritten_items,
 )
 from openvse.indexing.maintenance import damaged_items, rewrite, unused_rows
-from openvse.indexing.manifest import MANIFEST, UNFINISHED, Held, IndexManifest, Place, VectorDtype
+from openvse.indexing.manifest import MANIFEST, UNFINISHED, Held, IndexManifest, IndexSettings, Place
 from openvse.indexing.scanning import (
     SECONDS,
     Changes,
@@ -57,7 +57,6 @@ _NOT_INDEXABLE = (
 )
 _FOLDER_IS_AWAY = "it is gone, or holds no file, as the empty place of a drive that is not connected"
 _IGNORE = "ignore"
-_SHORTEST, _LONGEST = 0.1, 86_400.0  # seconds of a segment
 _FEW_ROWS = 1024  # unused ones that are no reason to rewrite an index
 _LOOKED_AT = 1000  # items of a folder that is gone, which are looked for in another one
 
@@ -123,12 +122,9 @@ def build_index(
     out: str | Path | IndexFolder,
     *,
     batch_size: int = 64,
-    dtype: VectorDtype | None = None,
+    settings: IndexSettings | None = None,
     overwrite: bool = False,
     add: bool = False,
-    ignore: Sequence[str] | None = None,
-    follow_links: bool | None = None,
-    segment_seconds: float | None = None,
     check: bool = False,
     stored: StoredImages | None = None,
     model_place: Place | None = None,
@@ -147,12 +143,9 @@ def build_index(
         folder: a folder of images, at any depth, or several, or a text file with a sentence a line.
         out: the folder of the index, created if it is missing, or the folder that the caller has locked.
         batch_size: the number of images to embed at once.
-        dtype: the type of a stored number. None is the index's own, or float32 for a new one.
+        settings: what is indexed and how. Links lead to everything once. ``openvse.index`` has the other settings.
         overwrite: replace an index that another model made, or that holds other folders.
         add: add the folders to those that the index holds.
-        ignore: patterns to skip beside ``.openvseignore``. None, here and below, keeps the last setting.
-        follow_links: whether to enter links to folders, and list what links lead to once.
-        segment_seconds: length of the items into which clips are cut. 0 keeps whole clips.
         check: first compare a large index with its checksums, and files with their hashes, and embed differing ones
             anew. Then rewrite the files without the rows that no item needs, even if these are few.
         stored: ``StoredFeatures`` that may replace images which have not changed since.
@@ -161,37 +154,25 @@ def build_index(
         progress: called after every batch.
 
     Raises:
-        DataError: there is no usable image, or an ignore rule or ``segment_seconds`` is not allowed.
+        DataError: there is no usable image, or an ignore rule is not allowed.
         ModelError: no index can serve the model.
         IndexFormatError: the index cannot be written, or belongs to another model or other folders.
     """
     given = [given_path(each, "folder") for each in several(folder, "folder", (str, Path))]
-    ignore = None if ignore is None else several(ignore, "ignore")
-    _check_allowed(model, given, segment_seconds, batch_size)
+    if not given:
+        raise DataError("folder is empty: give at least one folder of images")
+    if not model.indexable:
+        raise ModelError(_NOT_INDEXABLE)
+    check_number("batch_size", batch_size, 1, whole=True)
     embedder = partial(Embedder, model, batch_size, stored)
-    settings = dtype, overwrite, add, ignore, follow_links, segment_seconds, check, model_place
+    run_of = partial(_Run, model, given, embedder=embedder, settings=settings or IndexSettings(), add=add)
+    run_of = partial(run_of, overwrite=overwrite, check=check, place=model_place)
     with nullcontext(out) if isinstance(out, IndexFolder) else IndexFolder(given_path(out, "out")) as index:
-        run = _Run(model, given, index, embedder, *settings, sharing, progress)
+        run = run_of(index, sharing=sharing, progress=progress)
         try:
             return run(index.find())
         except IndexDamagedError:  # of a database that SQLite cannot read: everything is embedded anew
             return run(None, anew=True)
-
-
-def _check_allowed(model: ImageEmbedder, folders: Sequence[Path], seconds: float | None, size: int) -> None:
-    """Raise ModelError or DataError if no index is possible."""
-    if not folders:
-        raise DataError("folder is empty: give at least one folder of images")
-    if not model.indexable:
-        raise ModelError(_NOT_INDEXABLE)
-    check_number("batch_size", size, 1, whole=True)
-    check_seconds(seconds)
-
-
-def check_seconds(seconds: float | None) -> None:
-    """Raise DataError unless clips may be cut into segments of this length. 0 keeps them whole."""
-    if seconds is not None and (seconds or isinstance(seconds, bool)):
-        check_number("segment_seconds", seconds, _SHORTEST, _LONGEST, also=", or 0 for whole clips")
 
 
 def _plan(asked: _Run, folders: Sequence[Path], holds: Held) -> tuple[tuple[Root, ...], bool]:
@@ -225,7 +206,7 @@ def _plan(asked: _Run, folders: Sequence[Path], holds: Held) -> tuple[tuple[Root
             return fresh, is_there
     if current is None:
         return fresh, isinstance(index.problem(), IndexVersionError)
-    if asked.dtype not in (None, current.manifest.dtype):
+    if asked.settings.dtype not in (None, current.manifest.dtype):
         return fresh, True
     return _merged(current, folders, asked.add) or fresh, False
 
@@ -303,12 +284,9 @@ class _Run:
     given: Sequence[str | Path]
     index: IndexFolder
     embedder: Callable[[KnownContent | None], Embedder]
-    dtype: VectorDtype | None
+    settings: IndexSettings
     overwrite: bool
     add: bool
-    ignore: Sequence[str] | None
-    follow_links: bool | None
-    seconds: float | None
     check: bool
     place: Place | None
     sharing: Sharing | None
@@ -352,7 +330,8 @@ class _Run:
 
     def _settings(self, current: FoundIndex | None) -> dict[str, str]:
         """Return the settings for the index to remember, from the user now or before."""
-        seconds, rules, follows = self.seconds, self.ignore, self.follow_links
+        given = self.settings
+        seconds, rules, follows = given.segment_seconds, given.ignore, given.follow_links
         if self._holds == "sentences":
             return {SECONDS: ""}
         before = {name: _remembered(current, name) for name in (SECONDS, _IGNORE, FOLLOW_LINKS, READER)}
@@ -379,7 +358,7 @@ class _Run:
             self.index,
             model=self.model.fingerprint,
             roots=self._all_roots,
-            dtype=self.dtype,
+            dtype=self.settings.dtype,
             model_place=self.place,
             holds=self._holds,
             gaussians=embeds_gaussians(self.model),

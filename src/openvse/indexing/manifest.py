@@ -14,12 +14,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from openvse.errors import IndexDamagedError, IndexFormatError, IndexVersionError
+from openvse.errors import DataError, IndexDamagedError, IndexFormatError, IndexVersionError
 from openvse.files import read_json, write_whole
+from openvse.settings import FIRST, Declared, check_settings
+
+if TYPE_CHECKING:
+    from openvse.media.text_reading import TextReader
 
 VectorDtype = Literal["float16", "float32"]
 Held = Literal["images", "sentences"]
@@ -28,6 +33,53 @@ FORMAT = "openvse-index"
 VERSION = 4
 MANIFEST = "index.json"
 UNFINISHED = "unfinished.json"
+
+
+WHAT, HOW = "What is indexed", "How it is kept"
+"""The panels of the help for settings that say what an index holds, and how."""
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """The settings of an index, which it remembers. None keeps the present one.
+
+    ``read_text`` also takes a ``TextReader`` of your own, which you give every time.
+
+    Attributes:
+        ignore: patterns of files or folders to skip, as in .gitignore. A file .openvseignore in a folder has the same
+            effect.
+        follow_links: follow links to folders.
+        segment_seconds: split clips into segments of so many seconds, and index them separately. 0 keeps clips whole. A
+            model of images sees the middle frame of each segment.
+        dtype: the number type of the embeddings: float32, or float16, which halves disk and memory.
+        query_bank: sentences that show which images rank high for every query, to demote these, in place of the model's
+            own, which a new index has. No sentences: no demotion.
+        engine: the engine that finds the nearest embeddings: exact, int8 (in the index folder), or the URL of a server,
+            such as http://HOST:6333 (Qdrant) or postgresql://USER@HOST/DATABASE. The index keeps no password in a URL.
+            OPENVSE_ENGINE_URL may hold the URL. Default: the engine of the index.
+        towers: the towers to write beside the index, so that searches start without PyTorch: text (the default of a new
+            index), both (for queries by images, too) or none.
+        read_text: also read the text in images, to find them by it (the extra ocr). Searches work meanwhile. none:
+            forget the text.
+    """
+
+    ignore: Annotated[Sequence[str] | None, Declared(panel=FIRST)] = None
+    follow_links: Annotated[bool | None, Declared(panel=WHAT)] = None
+    segment_seconds: Annotated[float | None, Declared(0.1, 86_400, zero="whole clips", panel=WHAT)] = None
+    dtype: Annotated[VectorDtype | None, Declared(panel=HOW, metavar="TYPE")] = None
+    query_bank: Annotated[Sequence[str] | None, Declared(panel=WHAT, metavar="FILE")] = None
+    engine: Annotated[str | None, Declared(panel=HOW, metavar="ENGINE")] = None
+    towers: Annotated[
+        Literal["text", "both", "none"] | None, Declared(panel=HOW, metavar="WHICH", envvar="OPENVSE_TOWERS")
+    ] = None
+    read_text: Annotated["str | TextReader | None", Declared(panel=FIRST, metavar="[READER]")] = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.query_bank is not None and len(self.query_bank) == 1:
+            raise DataError(
+                f"query_bank is {self.query_bank[0]!r:.60}: give at least 2 sentences, and better some hundreds"
+            )
 
 
 @dataclass(frozen=True)

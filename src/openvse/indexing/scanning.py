@@ -114,8 +114,8 @@ def list_roots(
     roots: Sequence[Root],
     *,
     videos: bool,
-    ignore: Sequence[str] = (),
-    follow_links: bool = False,
+    ignore: Sequence[str],
+    follow_links: bool,
     labels: Collection[str] = (),
 ) -> list[RootListing]:
     """List the images below existing roots. A file whose id begins like another label's of all ``labels`` fails."""

@@ -54,31 +54,17 @@ def load_kernel(name: str) -> ctypes.CDLL | None:
     source = Path(__file__).with_name(f"{name}.c")
     key = hashlib.sha256(source.read_bytes() + _processor().encode()).hexdigest()[:16]
     try:
-        place = _cache() / f"{name}-{key}.so"
-        if _is_ours(place):
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openvse" / "kernels"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place = folder / f"{name}-{key}.so"
+        status = place.stat() if place.exists() else None
+        if status and status.st_uid == os.getuid() and not status.st_mode & 0o022:  # only this user wrote it
             with suppress(OSError):  # built for a PyTorch with another threading library
                 return ctypes.CDLL(str(place))
         return _compile(source, place)
     except (OSError, subprocess.SubprocessError) as error:
         _logger.debug("the kernel %s is not used: %s", name, error)
         return None
-
-
-def _cache() -> Path:
-    """Return the folder of compiled kernels, which only this user may write to."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(root) / "openvse" / "kernels"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
-
-
-def _is_ours(place: Path) -> bool:
-    """Return whether the file exists and only this user can have written it."""
-    try:
-        status = place.stat()
-    except FileNotFoundError:
-        return False
-    return status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
 def _compile(source: Path, place: Path) -> ctypes.CDLL:

@@ -19,8 +19,8 @@ _BLOCK = 128
 
 def packed_gru(
     gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
-) -> tuple[Float[Tensor, "2 B N H"], Float[Tensor, "2 B H"]]:
-    """Run a bidirectional GRU of one layer over sequences without their padding, which is at their ends.
+) -> tuple[Float[Tensor, "W B N H"], Float[Tensor, "W B H"]]:
+    """Run a GRU of one layer, in W = 1 or 2 directions, over sequences without their padding, which is at their ends.
 
     On a CPU, PyTorch's backward pass adds up the gradient of the weights, and of the whole packed batch, once for each
     time step and direction. Here both directions take each step together, and each of the two gradients is one matrix
@@ -61,23 +61,21 @@ def _packed_gru(
 
 def _scanned_gru(
     gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
-) -> tuple[Float[Tensor, "2 B N H"], Float[Tensor, "2 B H"]]:
+) -> tuple[Float[Tensor, "W B N H"], Float[Tensor, "W B H"]]:
     """Compute ``packed_gru`` as a loop over the steps whose number the program does not fix.
 
     The backward direction reads the reversed elements. Each direction goes on over the padding, and its states there
     are left out.
     """
-    lengths = mask.sum(dim=1)
+    lengths, read = mask.sum(dim=1), [values]
     steps = torch.arange(mask.shape[1], device=mask.device)
     mirrored = (lengths.unsqueeze(1) - 1 - steps).clamp(min=0).unsqueeze(-1)
-    backward = values.gather(1, mirrored.expand(-1, -1, values.shape[2]))
-    states = [
-        scanned_states(read, *weights)
-        for read, weights in zip((values, backward), gru.all_weights, strict=True)
-    ]
+    if gru.bidirectional:
+        read.append(values.gather(1, mirrored.expand(-1, -1, values.shape[2])))
+    states = [scanned_states(each, *weights) for each, weights in zip(read, gru.all_weights, strict=True)]
     last = (lengths - 1).view(-1, 1, 1).expand(-1, -1, gru.hidden_size)
     final = torch.stack([each.gather(1, last).squeeze(1) for each in states])
-    states[1] = states[1].gather(1, mirrored.expand(-1, -1, gru.hidden_size))
+    states[1:] = [each.gather(1, mirrored.expand(-1, -1, gru.hidden_size)) for each in states[1:]]
     return torch.stack(states).masked_fill(~mask.unsqueeze(-1), 0.0), final
 
 
@@ -110,18 +108,6 @@ def scanned_states(
     _, states = scan(step, values.new_zeros(values.shape[0], state_weight.shape[1]), gates)
     by_item: Tensor = states.transpose(0, 1)
     return by_item
-
-
-def forward_gru(
-    gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
-) -> tuple[Float[Tensor, "1 B N H"], Float[Tensor, "1 B H"]]:
-    """Run a GRU of one layer and one direction like ``packed_gru``. The first dimension is the direction."""
-    if torch.compiler.is_compiling():
-        scanned = scanned_states(values, *gru.all_weights[0])
-        ends = (mask.sum(dim=1) - 1).view(-1, 1, 1).expand(-1, -1, gru.hidden_size)
-        real = scanned.masked_fill(~mask.unsqueeze(-1), 0.0)
-        return real.unsqueeze(0), scanned.gather(1, ends).squeeze(1).unsqueeze(0)
-    return _packed_gru(gru, values, mask)
 
 
 def start_orthogonally(gru: nn.GRU) -> None:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from openvse.aggregators.composed import Gated, PooledLinear
-from openvse.assembly.describe import option_as_said
-from openvse.assembly.parts import parameters
+from openvse.assembly.parts import option_as_said, parameters
 from openvse.backbones import BACKBONES
 from openvse.encoders import TEXT_ENCODERS, BiGRU, ImageEncoder
 from openvse.encoders.base import Encoder
@@ -200,8 +199,12 @@ def _take_encoder(part: str, mine: Encoder, theirs: Encoder, reasons: Sequence[s
     if isinstance(mine, BiGRU) and isinstance(theirs, BiGRU):
         yield from _take_bigru(part, mine, theirs, reasons)
         return
-    if isinstance(mine, ImageEncoder) and isinstance(theirs, ImageEncoder) and not reasons:
-        _refuse_other_features(part, mine, theirs)
+    images = isinstance(mine, ImageEncoder) and isinstance(theirs, ImageEncoder)
+    if images and not reasons and theirs.fine_tune and not mine.fine_tune:
+        raise RecipeError(
+            f"{part}: the start has fine-tuned its backbone, so stored features of the original do not fit it: set "
+            f"{part}.fine_tune=true, and freeze the backbone by training.phases.0.frozen=[{part}.backbone]"
+        )
     origins: list[Origin] = []
     for name, child in mine.named_children():
         note = "; ".join(reasons) if name == "backbone" else ""
@@ -213,14 +216,6 @@ def _take_encoder(part: str, mine: Encoder, theirs: Encoder, reasons: Sequence[s
         yield Origin(part, False, "; ".join(reasons))
     else:
         yield from origins
-
-
-def _refuse_other_features(part: str, mine: ImageEncoder, theirs: ImageEncoder) -> None:
-    if theirs.fine_tune and not mine.fine_tune:
-        raise RecipeError(
-            f"{part}: the start has fine-tuned its backbone, so stored features of the original do not fit it: set "
-            f"{part}.fine_tune=true, and freeze the backbone by training.phases.0.frozen=[{part}.backbone]"
-        )
 
 
 def _take_bigru(part: str, mine: BiGRU, theirs: BiGRU, reasons: Sequence[str]) -> Iterator[Origin]:

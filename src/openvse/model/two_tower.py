@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from openvse.assembly.describe import describe_part, describe_tower, joint_width
+from openvse.assembly.parts import describe_part, describe_tower, joint_width
 from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import DataError, ModelError
 from openvse.files import several
@@ -26,7 +26,7 @@ from openvse.pipeline import read_ahead
 from openvse.scoring.calibration import CALIBRATION, Calibration, read_calibration
 from openvse.scoring.hubs import QueryBank, read_bank
 from openvse.similarities import SIMILARITIES, Similarity
-from openvse.similarities.set_max import ScaledCosine
+from openvse.similarities.scores import ScaledCosine
 from openvse.specs.model import TwoTowerSpec
 from openvse.tokenization.vocabulary import UnknownWord, unknown_line
 from openvse.types import EmbeddingSet, Inputs

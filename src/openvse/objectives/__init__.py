@@ -7,10 +7,18 @@ A ranking loss is a ``contrast`` of a miner and a criterion: VSE++ uses ``hardes
 from __future__ import annotations
 
 from openvse.objectives.base import Criterion, Miner, Term
-from openvse.objectives.contrast import Contrast, Hinge, InfoNCE
-from openvse.objectives.miners import AdaptiveTopK, All, Hardest, Random
-from openvse.objectives.multi_view import MultiViewAverage, MultiViewBound
 from openvse.objectives.pcmepp import PCMEPP
+from openvse.objectives.ranking import (
+    AdaptiveTopK,
+    All,
+    Contrast,
+    Hardest,
+    Hinge,
+    InfoNCE,
+    MultiViewAverage,
+    MultiViewBound,
+    Random,
+)
 from openvse.objectives.regularizers import MMD, Correspondence, Diversity, SetUniformity
 from openvse.registry import Registry
 

@@ -1,4 +1,4 @@
-"""Terms that act on embeddings and not on scores: diversity, distances of distributions, correspondence."""
+"""Terms without negatives to choose: diversity, distances of distributions, correspondence, and matching Gaussians."""
 
 from __future__ import annotations
 

@@ -23,8 +23,9 @@ from openvse.output.documents import CONFIDENCE, html_page, percent
 from openvse.output.figures import COLUMN, colour, new_figure, svg_element
 from openvse.output.table import Table
 from openvse.output.thumbnails import thumbnail_uri
-from openvse.report.run import MeasuredReport, ReportedRun
 from openvse.report.tables import (
+    MeasuredReport,
+    ReportedRun,
     compared_metrics,
     difference_table,
     letters,

@@ -156,7 +156,9 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
         *leakage_between_splits(corpus, request.split),
     )
     if judge is not None:
-        return _judged(judge, models[0], embedded, request, leaks)
+        (member,), root = embedded.members, parse_source(request.data)[1]
+        judged = judge(root, embedded.corpus, member, models[0].fingerprint, leaks)
+        return RetrievalEvaluation(judged, leaks)
     size = len(embedded.corpus), len(embedded.corpus.captions)
     counted = count_scores(embedded.members[0], embedded.corpus) if request.calibrate else None
     if request.calibrate and counted is None:
@@ -327,14 +329,6 @@ def _judge(protocol: TestProtocol | None, models: Sequence[TwoTower], request: R
     if request.annotations is None:
         raise OpenVSEError(f"protocol {protocol.name} needs --annotations: {protocol.annotations}")
     return JUDGES.get(protocol.name)(request.annotations, request.split)
-
-
-def _judged(
-    judge: Judge, model: TwoTower, embedded: EmbeddedEnsemble, request: Request, leaks: tuple[str, ...]
-) -> RetrievalEvaluation:
-    (member,) = embedded.members
-    root = parse_source(request.data)[1]
-    return RetrievalEvaluation(judge(root, embedded.corpus, member, model.fingerprint, leaks), leaks)
 
 
 def leakage_lines(models: Iterable[tuple[str, Model]], corpus: Corpus) -> tuple[str, ...]:

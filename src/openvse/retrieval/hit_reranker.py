@@ -15,7 +15,7 @@ from openvse.features.store import open_store
 from openvse.model.two_tower import TwoTower
 from openvse.search.cache import ByteCache
 from openvse.search.hits import Answer, Hit, Hits, Probabilities
-from openvse.search.query import Page, Query
+from openvse.search.query import Page, Query, only_sentences
 from openvse.types import EmbeddingSet, FeatureSource, Inputs
 
 _logger = logging.getLogger(__name__)
@@ -83,8 +83,7 @@ class HitReranker:
             DataError: a query is not just a sentence, or a mixture of two scores should have a precision.
             ModelError: a score is NaN or infinite, or a precision is requested and the model keeps no curve.
         """
-        if not all(query.is_sentence for query in queries):
-            raise DataError("re-ranking takes sentences alone as queries: leave out images, items and avoid")
+        only_sentences("rerank", queries)
         if self._weight < 1 and any((page.min_precision, page.expected) != (None, None) for page in pages):
             raise DataError(
                 f"weight is {self._weight}, but a mixture of two scores has no probability: give 1, or leave out "

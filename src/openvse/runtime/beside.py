@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from openvse.errors import ModelError, OpenVSEError
 from openvse.files import read_json
@@ -21,7 +20,6 @@ from openvse.runtime.description import read_description
 from openvse.runtime.model import OnnxModel
 
 LEFT_OUT = "left_out.json"
-WantedTowers: TypeAlias = Literal["text", "both", "none"]
 _FOLDERS = "towers-"
 
 

@@ -16,8 +16,7 @@ from PIL.Image import Image, Resampling
 
 from openvse.errors import ModelError
 from openvse.media.resizing import cut_long, pixel_windows, resized_middle, stretched
-from openvse.tokenization.vocabulary import UnknownWord, Vocabulary
-from openvse.tokenization.word_pieces import Cleaning, cleaned, unknown_words
+from openvse.tokenization.vocabulary import Cleaning, UnknownWord, Vocabulary, cleaned, unknown_words
 from openvse.tokenization.word_splitters import WORD_SPLITTERS
 
 
@@ -132,9 +131,7 @@ class VocabularyTokenizer:
 
     def unknown_words(self, caption: str) -> list[UnknownWord]:
         """Return the words of a sentence that are read and not in the vocabulary."""
-        known = self._vocabulary
-        words = dict.fromkeys(known.split(caption)[: self._max_words])
-        return [UnknownWord(word, known.nearest(word)) for word in words if word not in known]
+        return self._vocabulary.unknown(caption, self._max_words)
 
 
 class PieceTokenizer:

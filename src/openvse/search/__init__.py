@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING
 
 from openvse.lazy import lazy_names
-from openvse.search.contact_sheet import contact_sheet
-from openvse.search.engine import SearchEngine
-from openvse.search.hits import Answer, Hit
-from openvse.search.query import Page, Query
 
 if TYPE_CHECKING:
     from openvse.indexing import Index, build_index
     from openvse.search.duplicates import find_duplicates
+    from openvse.search.engine import SearchEngine
+    from openvse.search.hits import Answer, Hit
+    from openvse.search.query import Page, Query
+    from openvse.search.sheets import contact_sheet
 
 __all__ = [
     "Answer",
@@ -24,5 +24,5 @@ __all__ = [
     "find_duplicates",
 ]
 
-# A search needs nothing that makes an index or groups of images.
+# The help of the command line needs the settings of a search alone, and a search nothing that makes an index.
 __getattr__, __dir__ = lazy_names(__name__)

@@ -33,8 +33,7 @@ from openvse.scoring.hubs import (
     read_arrays,
     write_arrays,
 )
-from openvse.search.exact import ItemComparison, comparison_of
-from openvse.search.query import as_arrays
+from openvse.search.exact import ItemComparison, as_arrays, comparison_of
 
 if TYPE_CHECKING:  # a search does not write
     from openvse.indexing.writer import FoundIndex

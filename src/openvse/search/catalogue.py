@@ -26,9 +26,8 @@ from openvse.indexing.words import misread_as, query_words
 from openvse.media.segments import file_of
 from openvse.media.text_reading import as_read, lines_in
 from openvse.search.bank import read_penalties
-from openvse.search.exact import ExactSearch, ItemComparison
+from openvse.search.exact import EmbeddedQueries, ExactSearch, ItemComparison
 from openvse.search.proposing import Searcher, StoreSearch
-from openvse.search.query import EmbeddedQueries
 from openvse.search.rank_fusion import MOST, WordHits
 from openvse.search.text_hits import (
     LOOKED_AT,

@@ -26,18 +26,10 @@ from openvse.runtime.arrays import ArraySet, embeds_gaussians, turned, uncertain
 from openvse.runtime.model import load_embedder
 from openvse.scoring.calibration import PART, Calibration
 from openvse.search.catalogue import Catalogue, IndexCatalogue
-from openvse.search.exact import ExactSearch, comparison_of
+from openvse.search.exact import EmbeddedQueries, ExactSearch, as_arrays, comparison_of, embed_queries
 from openvse.search.hits import Answer, Hit, Hits, Probabilities, title_of
 from openvse.search.provided import STORE_ADDRESS, STORE_CATALOGUE
-from openvse.search.query import (
-    EmbeddedQueries,
-    OneQuery,
-    Page,
-    Query,
-    as_arrays,
-    each_query,
-    embed_queries,
-)
+from openvse.search.query import OneQuery, Page, Query, check_pages, each_query
 from openvse.search.rank_fusion import DEPTH, Ranking, WordHits, joined
 from openvse.search.scenes import are_same, first_of_scenes, unit_vectors
 from openvse.search.text_hits import lines_with
@@ -187,12 +179,12 @@ class SearchEngine:
     def search(
         self,
         queries: OneQuery | Iterable[OneQuery],
-        top_k: int = 10,
+        top_k: int = Page.top_k,
         *,
-        where: Sequence[Condition | str] = (),
-        skip: int = 0,
-        min_score: float | None = None,
-        min_precision: float | None = None,
+        where: Sequence[Condition | str] = Page.where,
+        skip: int = Page.skip,
+        min_score: float | None = Page.min_score,
+        min_precision: float | None = Page.min_precision,
     ) -> Hits | list[Hits]:
         """Return the best items, best first, or a list of them for each of several queries. ``answer`` does more.
 
@@ -245,6 +237,7 @@ class SearchEngine:
             )
         given = [each for each in asked if isinstance(each, Query)]
         wanted = [pages[number] for number in full]
+        check_pages(given, wanted)
         if rerank is None:
             answered = self._answers(given, wanted)
         else:
@@ -301,7 +294,7 @@ class SearchEngine:
         where = tuple(parse_conditions(page.where))
         searched = self.catalogue.count(where)
         probabilities = Probabilities(self.calibration, max(1, searched), page.expected, page.min_precision)
-        probabilities.check([query])
+        probabilities.check()
         return _Search(query, page, where, searched, probabilities, *self._word_hits(query, page, where))
 
     def _probabilities(self, search: _Search, queries: EmbeddedQueries, number: int) -> Probabilities:
@@ -520,10 +513,6 @@ class SearchEngine:
         self, query: Query, page: Page, where: tuple[Condition, ...]
     ) -> tuple[WordHits, int | None]:
         """Return the items with words of a query (none for ``similarity``), and the number with all words, if known."""
-        if page.only == "words" and not query.is_sentence:
-            raise DataError(
-                "only=words needs queries that are just a sentence: leave it out, or give a sentence"
-            )
         if not query.is_sentence or (page.only == "similarity" and self.calibration is None):
             return WordHits(), None
         if (indexed := self.catalogue.words(query.text, where)) is None and page.only == "words":

@@ -1,9 +1,9 @@
-"""The exact search: every item is scored, block by block over the memory map."""
+"""The exact search: queries as embeddings, and every item scored, block by block over the memory map."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
@@ -13,12 +13,111 @@ from jaxtyping import Bool, Float, Int
 from openvse.errors import IndexFormatError, ModelError
 from openvse.indexing.conditions import Condition
 from openvse.indexing.vector_files import MappedVectors
+from openvse.media.videos import ClipSource
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
 from openvse.search.provided import COMPARISON
-from openvse.search.query import EmbeddedQueries
+from openvse.search.query import Query
 from openvse.stores.ranking import MARGIN, inner_products, largest, pack, promising, unpack
 
 Scores = Float[np.ndarray, "n Q"]
+
+
+@dataclass(frozen=True)
+class EmbeddedQueries:
+    """The embeddings of the parts of some queries, and their weights in each, or None if each query is one part."""
+
+    parts: ArraySet
+    weights: Float[np.ndarray, "Q P"] | None
+
+    def __len__(self) -> int:
+        """Return the number of queries."""
+        return len(self.parts) if self.weights is None else len(self.weights)
+
+    def some(self, rows: Int[np.ndarray, "n"]) -> EmbeddedQueries:
+        """Return some of the queries, with no parts but their own, without weights if each is one part."""
+        if self.weights is None:
+            return EmbeddedQueries(self.parts[rows], None)
+        weights = self.weights[rows]
+        if bool(((weights != 0).sum(axis=1) == 1).all() and (weights.max(axis=1) == 1).all()):
+            return EmbeddedQueries(self.parts[weights.argmax(axis=1)], None)
+        used = np.flatnonzero(weights.any(axis=0))
+        return EmbeddedQueries(self.parts[used], weights[:, used])
+
+    def searches(self, *, is_linear: bool) -> list[Float[np.ndarray, "_ D"]] | None:
+        """Return the vectors whose nearest neighbours to find, for each query, or None if no sum gives the score.
+
+        Without weights these are its embeddings. With weights it is one weighted sum. Its score is the query's only if
+        ``is_linear``: items have one embedding each, and are compared by inner products.
+        """
+        vectors, mask = self.parts.vectors, self.parts.mask
+        if self.weights is None:
+            return [some[exists].astype(np.float32) for some, exists in zip(vectors, mask, strict=True)]
+        if not is_linear or mask.shape[1] > 1:
+            return None
+        sums = self.weights.astype(np.float32) @ vectors[:, 0].astype(np.float32)
+        return list(sums[:, np.newaxis])
+
+    @property
+    def scale(self) -> float:
+        """The largest factor by which weights enlarge the error of a score."""
+        return 1.0 if self.weights is None else max(1.0, float(np.abs(self.weights).sum(axis=1).max()))
+
+    @property
+    def flat(self) -> Float[np.ndarray, "M D"]:
+        """The embeddings of all parts. A masked one is replaced by another of its part, which changes no maximum."""
+        vectors, mask = self.parts.vectors, self.parts.mask
+        places = np.where(mask, np.arange(mask.shape[1]), mask.argmax(axis=1)[:, np.newaxis])
+        taken = np.take_along_axis(vectors, places[:, :, np.newaxis], axis=1)
+        return np.ascontiguousarray(taken.reshape(-1, vectors.shape[2]), np.float32)
+
+    def weighted(self, scores: Float[np.ndarray, "n P"]) -> Float[np.ndarray, "n Q"]:
+        """Return the scores of the queries, from the scores of their parts."""
+        return scores if self.weights is None else scores @ self.weights.astype(scores.dtype).T
+
+    def liked(self) -> list[Float[np.ndarray, "_ D"]]:
+        """Return the embeddings of the parts of each query that have a positive weight."""
+        assert self.weights is not None
+        vectors, mask = self.parts.vectors, self.parts.mask
+        return [vectors[row > 0][mask[row > 0]] for row in self.weights]
+
+
+def as_arrays(embedded: Any) -> ArraySet:
+    """Return an embedding set of a model as arrays. Tensors on the CPU share their memory."""
+    return ArraySet(np.asarray(embedded.vectors), np.asarray(embedded.mask))
+
+
+def embed_queries(
+    queries: Sequence[Query],
+    texts: Callable[[Sequence[str]], ArraySet],
+    images: Callable[[Sequence[ClipSource]], ArraySet],
+    items: Callable[[Sequence[str]], ArraySet],
+) -> EmbeddedQueries:
+    """Embed every part of some queries once, each kind together. ``items`` takes ids."""
+    asked: list[tuple[Callable[[Any], ArraySet], list[tuple[int, Any, float]]]]
+    asked = [(texts, []), (images, []), (items, [])]
+    for number, query in enumerate(queries):
+        given = query.text if query.text.strip() else None, query.image, query.like
+        for (_, used), part, weight in zip(asked, given, query.weights(), strict=True):
+            if part is not None:
+                used.append((number, part, weight))
+        asked[0][1].extend((number, term, -query.avoid_weight) for term in query.avoid if term.strip())
+    parts: list[ArraySet] = []
+    weights: list[np.ndarray] = []
+
+    def name_of(part: object) -> object:
+        return part if isinstance(part, str) else id(part)
+
+    for embed, used in asked:
+        distinct = {name_of(part): part for _, part, _ in used}
+        if used:
+            places = {name: place for place, name in enumerate(distinct)}
+            columns = np.zeros((len(queries), len(distinct)), np.float32)
+            for row, part, weight in used:
+                columns[row, places[name_of(part)]] += np.float32(weight)
+            parts.append(embed([*distinct.values()]))
+            weights.append(columns)
+    joined = EmbeddedQueries(ArraySet.concatenate(parts), np.concatenate(weights, axis=1))
+    return joined.some(np.arange(len(queries)))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex, overload
@@ -10,13 +10,12 @@ from typing import Any, Literal, SupportsIndex, overload
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.errors import DataError, ModelError
+from openvse.errors import ModelError
 from openvse.indexing.words import TITLE_KEYS
 from openvse.media.segments import ClipSegment
 from openvse.media.text_reading import TextLine
 from openvse.output.table import Cell, Table, data_frame
 from openvse.scoring.calibration import Calibration
-from openvse.search.query import Query
 from openvse.stores.base import Note
 from openvse.tokenization.vocabulary import UnknownWord
 
@@ -173,18 +172,14 @@ class Probabilities:
 
     curve: Calibration | None
     searched: int
-    expected: float | None = None
-    min_precision: float | None = None
+    expected: float | None
+    min_precision: float | None
     captioned: float | None = None
     part: Calibration | None = None
 
-    def check(self, queries: Sequence[Query] = ()) -> None:
-        """Raise an error for a precision or an expected number without a curve, or not with sentences alone."""
+    def check(self) -> None:
+        """Raise ModelError for a precision or an expected number without a curve."""
         given = [name for name in ("min_precision", "expected") if getattr(self, name) is not None]
-        if given and not all(query.is_sentence for query in queries):
-            raise DataError(
-                f"{given[0]} takes sentences alone as queries: leave out images, items and terms to avoid"
-            )
         if given and self.curve is None:
             raise ModelError(
                 f"{given[0]} needs the curve from score to probability, which this model does not have for such "

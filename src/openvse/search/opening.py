@@ -33,8 +33,8 @@ from openvse.runtime.model import load_embedder
 from openvse.scoring.calibration import read_calibration
 from openvse.scoring.hubs import read_arrays
 from openvse.search.engine import SearchEngine
+from openvse.search.exact import as_arrays
 from openvse.search.provided import MODEL_OF_NAMES, MODEL_SIZE
-from openvse.search.query import as_arrays
 
 if TYPE_CHECKING:  # a query needs no indexer
     from openvse.indexing.build import IndexReport

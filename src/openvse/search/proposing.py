@@ -12,8 +12,7 @@ from jaxtyping import Bool, Float, Int
 from openvse.errors import ModelError
 from openvse.indexing.conditions import Condition
 from openvse.indexing.index import Index
-from openvse.search.exact import ExactSearch
-from openvse.search.query import EmbeddedQueries
+from openvse.search.exact import EmbeddedQueries, ExactSearch
 from openvse.stores import VectorStore, Within
 from openvse.stores.following import EngineState
 from openvse.stores.ranking import largest, pack, unpack

@@ -13,7 +13,7 @@ from openvse.registry import Provided
 
 if TYPE_CHECKING:
     from openvse.indexing.embedding import StoredImages
-    from openvse.runtime.beside import Towers, WantedTowers
+    from openvse.runtime.beside import Towers
     from openvse.runtime.model import WholeModel
     from openvse.search.catalogue import Catalogue
     from openvse.search.exact import ItemComparison
@@ -83,7 +83,7 @@ class WritesTowers(Protocol):
         self,
         model: Any,
         index: str | Path,
-        wanted: WantedTowers | None = ...,
+        wanted: str | None = ...,
         *,
         progress: Callable[[int, int], None] | None = ...,
     ) -> Towers: ...

@@ -8,21 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from openvse.errors import DataError, IndexFormatError, ModelError
-from openvse.files import given_path, several
-from openvse.indexing.build import IndexReport, build_index, check_seconds
+from openvse.files import given_path
+from openvse.indexing.build import IndexReport, build_index
 from openvse.indexing.database import READER
 from openvse.indexing.embedding import Sharing, StoredImages
 from openvse.indexing.index import Index
 from openvse.indexing.maintenance import forget_folder
-from openvse.indexing.manifest import VectorDtype, place_of
+from openvse.indexing.manifest import IndexSettings, place_of
 from openvse.indexing.readings import TextReport, read_texts
 from openvse.indexing.writer import IndexFolder
 from openvse.media.text_reading import TextReader, open_reader
 from openvse.pipeline import WorkProgress
-from openvse.runtime.beside import Towers, WantedTowers, remove_other_towers
+from openvse.runtime.beside import Towers, remove_other_towers
 from openvse.runtime.model import load_embedder
 from openvse.search.bank import update_bank
 from openvse.search.provided import STORED_FEATURES, TOWERS
@@ -53,49 +53,6 @@ class IndexUpdate:
 
     def __repr__(self) -> str:
         return f"IndexUpdate({self.items})"
-
-
-@dataclass(frozen=True)
-class IndexSettings:
-    """The settings of an index. None keeps the present one.
-
-    Attributes:
-        ignore: patterns to skip beside ``.openvseignore``.
-        follow_links: whether links to folders are entered.
-        segment_seconds: the length of the items into which clips are cut. 0 keeps clips whole.
-        dtype: the type of a stored number, ``float32`` for a new index.
-        bank: sentences that show which images rank high for every query, in place of the model's own bank. An empty
-            list removes the bank, and a new index without sentences has the model's.
-        engine: the engine that finds the nearest embeddings: ``exact``, ``int8``, or the URL of a server.
-        towers: the towers to write beside the index: ``text`` (a new index has these), ``both`` or ``none``.
-        read_text: the reader of the text in images: ``rapidocr``, a ``TextReader`` of your own, which you give every
-            time, or ``none``, which forgets the text.
-    """
-
-    ignore: Sequence[str] | None = None
-    follow_links: bool | None = None
-    segment_seconds: float | None = None
-    dtype: VectorDtype | None = None
-    bank: Sequence[str] | None = None
-    engine: str | None = None
-    towers: WantedTowers | None = None
-    read_text: str | TextReader | None = None
-
-    def __post_init__(self) -> None:
-        for name, allowed in (("dtype", get_args(VectorDtype)), ("towers", get_args(WantedTowers))):
-            if (given := getattr(self, name)) not in (None, *allowed):
-                raise DataError(f"{name} is {given!r}: give {' or '.join(allowed)}, or leave it out")
-        check_seconds(self.segment_seconds)
-        if self.ignore is not None:
-            object.__setattr__(self, "ignore", several(self.ignore, "ignore"))
-        if self.follow_links not in (None, True, False):
-            raise DataError(f"follow_links is {self.follow_links!r:.40}: give True or False, or leave it out")
-        if self.bank is not None:
-            object.__setattr__(self, "bank", bank := several(self.bank, "bank"))
-            if len(bank) == 1:
-                raise DataError(
-                    f"bank is {bank[0]!r:.60}: give at least 2 sentences, and better some hundreds"
-                )
 
 
 def index(
@@ -143,8 +100,7 @@ def index(
     for each in forget:
         forget_folder(out, each)
     build = partial(build_index, model, folder, batch_size=batch_size, add=add, overwrite=overwrite)
-    build = partial(build, ignore=wanted.ignore, follow_links=wanted.follow_links, dtype=wanted.dtype)
-    build = partial(build, segment_seconds=wanted.segment_seconds, check=check, sharing=sharing)
+    build = partial(build, settings=wanted, check=check, sharing=sharing)
     build = partial(build, stored=stored, model_place=place, progress=partial(tell, "images"))
     with IndexFolder(out) as opened:
         items, found = build(opened), opened.find()
@@ -153,7 +109,7 @@ def index(
             return IndexUpdate(items, None, EngineReport("exact"), None)
         if check:
             Index.of(out, found.manifest, found.database).check()
-        held = update_bank(found, model, wanted.bank, progress=_timed(tell, "query bank", "sentences"))
+        held = update_bank(found, model, wanted.query_bank, progress=_timed(tell, "query bank", "sentences"))
         noted = found.database.setting(READER)
     sent, towers = change.apply(out, _timed(tell, "engine")), _write_towers(out, model, wanted.towers, tell)
     text = _read_text(out, noted, wanted.read_text, reader, threads, partial(tell, "text"))
@@ -199,7 +155,7 @@ def _allowed(
     return None
 
 
-def _write_towers(out: Path, model: Any, wanted: WantedTowers | None, tell: StepProgress) -> Towers | None:
+def _write_towers(out: Path, model: Any, wanted: str | None, tell: StepProgress) -> Towers | None:
     """Write the towers of the model beside the index, which is searchable already. Some embedders have none."""
     if not model.has_whole:
         remove_other_towers(out, model.fingerprint)

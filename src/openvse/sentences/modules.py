@@ -13,8 +13,7 @@ from safetensors.torch import load_model
 from sentence_transformers.base.modules import InputModule, Module
 from torch import Tensor
 
-from openvse.assembly.parts import build_aggregator, build_text_encoder
-from openvse.assembly.pooling import pooling
+from openvse.assembly.parts import build_aggregator, build_text_encoder, pooling
 from openvse.encoders import TextEncoder
 from openvse.errors import ModelError, RecipeError
 from openvse.files import read_json

@@ -37,7 +37,7 @@ _ABOUT = f"Searches a collection of pictures and clips. Search first: the other 
 _TOOLS: Mapping[str, tuple[type[Fields], str]] = {
     "search": (
         OneSearch,
-        "Find pictures that fit a sentence (q) or resemble an item (like), under conditions.",
+        "Find pictures that fit a sentence (text) or resemble an item (like), under conditions.",
     ),
     "similar": (SimilarFields, "Find pictures that resemble an item."),
     "describe": (ItemFields, "Return what is known of an item: name, date, place, people, captions, text."),
@@ -102,7 +102,7 @@ class Assistants:
             case OneSearch() as asked:
                 found = await searched(service, asked, asked)
             case SimilarFields() as asked:
-                found = await searched(service, SearchFields(like=asked.key), asked)
+                found = await searched(service, SearchFields(like=str(asked.key)), asked)
             case ShownFields() as asked:
                 shown = await service.thumbnail(asked.key, large=asked.large, most=room * 3 // 4)
                 data = base64.b64encode(shown).decode()

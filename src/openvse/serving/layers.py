@@ -125,7 +125,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: RequestMetrics, sessions: Sessions) -> None:
         self._app, self._settings, self._metrics, self._sessions = app, settings, metrics, sessions
-        self._names = {"localhost", "127.0.0.1", "::1", settings.host, *settings.names}
+        self._names = {"localhost", "127.0.0.1", "::1", settings.host, *settings.name}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or refuse it."""

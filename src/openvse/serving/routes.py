@@ -24,6 +24,7 @@ from openvse.media.videos import ClipSource
 from openvse.serving.layers import COOKIE, Sessions, is_bearer, is_token, session_in
 from openvse.serving.schemas import (
     FOUND_EXAMPLE,
+    OLD,
     Id,
     Key,
     ManySearches,
@@ -62,7 +63,8 @@ def _check_names(request: Request) -> None:
     """Raise DataError if a query parameter is unknown, or given twice."""
     operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
     known = {each["name"]: each["schema"].get("type") for each in operation.get("parameters", ())}
-    for name, count in Counter(name for name, _ in request.query_params.multi_items()).items():
+    given = [name if name in known else OLD.get(name, name) for name, _ in request.query_params.multi_items()]
+    for name, count in Counter(given).items():
         if name not in known:
             raise DataError(f"{name} is no field of this request{nearest(name, [*known])}")
         if count > 1 and known[name] != "array":
@@ -181,7 +183,7 @@ async def kept_image(request: Request, name: Annotated[Name, Path()]) -> Respons
 @api.get("/items/{key}/similar", tags=["items"], responses=_shown(FOUND_EXAMPLE))
 async def similar(request: Request, key: ItemKey, page: Annotated[PageFields, Query()]) -> dict[str, Any]:
     """Find the images that resemble an item."""
-    return await searched(_service(request), SearchFields(like=key), page)
+    return await searched(_service(request), SearchFields(like=str(key)), page)
 
 
 @api.get("/info", tags=["server"])

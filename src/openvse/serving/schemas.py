@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WrapValidator,
+    create_model,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from openvse.errors import DataError, JsonError
 from openvse.files import parse_json
 from openvse.indexing.conditions import parse_condition
 from openvse.media.videos import ClipSource
 from openvse.search import Page, Query
-from openvse.search.query import OnePer, Only
 from openvse.serving.served import Served
+from openvse.settings import Declared, settings_of
 
 LARGEST_PAGE = 200
 """The largest number of hits of one page."""
@@ -55,13 +71,34 @@ Name = Annotated[
 Key = Annotated[
     int, Field(ge=0, le=_LARGEST, description="The number of an item, as hits give it.", examples=[1])
 ]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Number = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
-NOTHING = Field(examples=[None])
 
+_TYPES: Mapping[str, Any] = {
+    "text": Annotated[Sentence, Field(examples=["a dog on a beach"])],
+    "image": Name,
+    "like": Annotated[Id, BeforeValidator(lambda given: str(given) if type(given) is int else given)],
+    "avoid": Annotated[Sentences, Field(max_length=8, examples=[["a leash"]])],
+    "where": Annotated[Sentences, Field(max_length=16, examples=[["date >= 2024", "size < 2MB"]])],
+}
+"""The form that settings have in a request, if it is another one than in Python."""
+
+_MOST = {"top_k": LARGEST_PAGE, "skip": 10_000, "avoid_weight": 100, "expected": 1e9}
+"""The largest numbers, if a server allows less than Python."""
+
+OLD = {"q": "text", "like_id": "like"}
+"""The names of fields in version 1.0, which are still read."""
 
 PagedQuery: TypeAlias = tuple[Query, Page]
 """A query, and the wanted hits."""
+
+
+def _checked(setting: Declared, given: Any, read: Callable[[Any], Any]) -> Any:
+    """Return a value of JSON or an address that its setting allows. Raise an error in the words of the setting."""
+    with suppress(ValidationError):
+        given = given if isinstance(given, bool) else read(given)
+    try:
+        return setting.checked(given)
+    except DataError as error:
+        raise PydanticCustomError("setting", "{told}", {"told": str(error)}) from error
 
 
 class Fields(BaseModel):
@@ -72,69 +109,44 @@ class Fields(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _are_few(cls, given: Any) -> Any:
-        """Raise ValueError for many fields, each of which would be an error of its own."""
+        """Read old names. Raise ValueError for many fields, each of which would be an error of its own."""
         if isinstance(given, dict) and len(given) > _MOST_FIELDS:
             raise ValueError(f"have at most {_MOST_FIELDS} fields, not {len(given):,}")
-        return given
+        if not isinstance(given, dict):
+            return given
+        read = {OLD.get(name, name): value for name, value in given.items()}
+        if len(read) < len(given):
+            raise ValueError("have one name of a field: text for q, like for like_id")
+        return read
 
 
-class SearchFields(Fields):
-    """One query, with at least one of q, like and an image."""
+def fields_of(kind: type) -> type[Fields]:
+    """Return the fields of a request that are settings of a class."""
+    made: dict[str, Any] = {}
+    for name, each in settings_of(kind).items():
+        setting = replace(each, most=min(each.most, _MOST.get(name, math.inf)))
+        typed = (
+            _TYPES.get(name)
+            or Annotated[
+                setting.type,
+                WrapValidator(partial(_checked, setting)),
+                Field(json_schema_extra={**setting.bounds}),
+            ]
+        )
+        about = Field(description=each.about)
+        if each.default is None:
+            typed, about.examples = typed | None, [None]
+        made[name] = Annotated[typed, about], each.default if not each.is_list else []
+    return create_model(f"{kind.__name__}Fields", __base__=Fields, **made)
 
-    q: Annotated[Sentence, Field(description="A sentence.", examples=["a dog on a beach"])] = ""
-    like: Annotated[Key | None, NOTHING, Field(description="An item that hits should resemble.")] = None
-    like_id: Annotated[Id, Field(description="The same, by its path below the indexed folder.")] = ""
-    image: Annotated[
-        Name | None, NOTHING, Field(description="The same, an image that was sent to /api/images.")
-    ] = None
-    avoid: Annotated[
-        Sentences,
-        Field(max_length=8, description="Sentences that hits should not fit.", examples=[["a leash"]]),
-    ] = []
-    image_weight: Annotated[Share, Field(description="Weight of the image or item beside the sentence.")] = (
-        0.5
-    )
-    avoid_weight: Annotated[
-        float, Field(ge=0, le=100, allow_inf_nan=False, description="Weight of each sentence to avoid.")
-    ] = 0.5
+
+class SearchFields(fields_of(Query)):  # type: ignore[misc]
+    """One query, with at least one of text, like and an image."""
 
 
-class PageFields(Fields):
+class PageFields(fields_of(Page)):  # type: ignore[misc]
     """Which hits of a query to return."""
 
-    top_k: Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="Hits of the page.")] = 50
-    skip: Annotated[int, Field(ge=0, le=10_000, description="Hits before the page.")] = 0
-    where: Annotated[
-        Sentences,
-        Field(
-            max_length=16,
-            description="Conditions that hits fulfil: FIELD OPERATOR VALUE with path, date, taken, near, size, "
-            f"kind, text or a key of the metadata; a pattern has at most {_WILD} stars.",
-            examples=[["date >= 2024", "size < 2MB"]],
-        ),
-    ] = []
-    min_score: Annotated[Number | None, NOTHING, Field(description="The lowest score of a hit.")] = None
-    min_precision: Annotated[
-        float | None,
-        NOTHING,
-        Field(gt=0, le=1, description="The lowest probability; needs a model with a curve."),
-    ] = None
-    expected: Annotated[
-        float | None, NOTHING, Field(gt=0, le=1e9, description="How many images are expected to be relevant.")
-    ] = None
-    only: Annotated[
-        Only | None,
-        NOTHING,
-        Field(description="words or similarity: one of the two rankings that are joined otherwise."),
-    ] = None
-    one_per: Annotated[
-        OnePer | None,
-        NOTHING,
-        Field(
-            description="file: of the segments of a clip, only the best one. scene: of images that are nearly the "
-            "same, only the first, with a count of the others."
-        ),
-    ] = None
     rerank: Annotated[bool, Field(description="Let the second model rank the first hits again.")] = False
 
 
@@ -163,13 +175,17 @@ class ManySearches(PageFields):
 
     queries: Annotated[
         list[SearchFields],
-        Field(min_length=1, max_length=64, examples=[[{"q": "a dog"}, {"q": "a cat", "avoid": ["indoors"]}]]),
+        Field(
+            min_length=1,
+            max_length=64,
+            examples=[[{"text": "a dog"}, {"text": "a cat", "avoid": ["indoors"]}]],
+        ),
     ]
 
     @model_validator(mode="after")
     def _are_short(self) -> ManySearches:
         """Raise ValueError for sentences that would keep the model, and so all others, for seconds."""
-        total = sum(len(text) for each in self.queries for text in (each.q, *each.avoid))
+        total = sum(len(text) for each in self.queries for text in (each.text, *each.avoid))
         if total > _MOST_CHARACTERS:
             raise ValueError(f"have at most {_MOST_CHARACTERS:,} characters in all sentences, not {total:,}")
         return self
@@ -199,13 +215,12 @@ def asked_by(
             )
         if condition.value.count("*") > _WILD:  # more take too long to compare
             raise DataError(f"{condition.value!r} has more than {_WILD} stars: give a simpler pattern")
-    like = None if fields.like is None else served.id_of(fields.like)
-    if fields.like_id:
-        served.key(fields.like_id)  # there is such an item
-        like = fields.like_id
-    query = Query(fields.q, image, like, tuple(fields.avoid), fields.image_weight, fields.avoid_weight)
-    numbers = page.min_score, page.min_precision, page.expected
-    return query, Page(page.top_k, page.skip, where, *numbers, page.one_per, page.only)
+    asked = {name: getattr(fields, name) for name in settings_of(Query)} | {"image": image}
+    if (like := fields.like) is not None:
+        is_key = like.isdecimal() and len(like) <= len(str(_LARGEST))
+        asked["like"] = served.id_of(int(like) if is_key else served.key(like))
+    wanted = {name: getattr(page, name) for name in settings_of(Page)} | {"where": where}
+    return Query(**asked), Page(**wanted)
 
 
 HIT_EXAMPLE: dict[str, Any] = {

@@ -371,6 +371,8 @@ def _fault(place: str, first: Mapping[str, Any], body: Any) -> str:
             before = str(body)[: first["loc"][-1]]
             line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
             return f"the body is no JSON: line {line}, column {column}: {first['ctx']['error']}"
+        case "setting":
+            return place.removesuffix(str(first["loc"][-1])) + str(first["msg"])
         case "missing" if place:
             return f"{place} is missing: give it"
         case "extra_forbidden":

@@ -26,8 +26,8 @@ from openvse.output.thumbnails import THUMBNAIL_PX
 from openvse.runtime.model import WholeModel
 from openvse.search import Answer, Page, Query
 from openvse.search.cache import ByteCache
-from openvse.search.contact_sheet import captions_beside
 from openvse.search.provided import EXPLAINER, RERANKER, AnswersQuestions, RanksAgain
+from openvse.search.sheets import captions_beside
 from openvse.serving.batching import CLIENT, FairPlaces, Gatherer, RememberingModel, ServedModel
 from openvse.serving.decoding import LARGE_PX, Decoders, SlowImageError
 from openvse.serving.layers import RequestMetrics
@@ -169,7 +169,7 @@ class Service:
         wanted = [(query, page if reranker is None else reranker.first(page)) for query, page in asked]
         replies = []
         with self._places.held(len(asked)):
-            async with asyncio.timeout(self.limits.answer_s):
+            async with asyncio.timeout(self.limits.timeout):
                 answers = await asyncio.gather(*map(self._gatherer.ask, wanted))
                 for (query, page), (served, first) in zip(asked, answers, strict=True):
                     answer = first
@@ -198,7 +198,7 @@ class Service:
         """
         first_of_client = self._turns.setdefault(CLIENT.get(), asyncio.Lock())
         with self._slow_places.held():
-            async with asyncio.timeout(self.limits.answer_s):
+            async with asyncio.timeout(self.limits.timeout):
                 async with first_of_client:  # others of it wait here, so that clients take turns
                     await self._slow_turn.acquire()
                 working = asyncio.get_running_loop().run_in_executor(self._slow, work)
@@ -214,7 +214,7 @@ class Service:
     @asynccontextmanager
     async def _place(self) -> AsyncIterator[None]:
         """Hold one of the places for uploads."""
-        async with asyncio.timeout(self.limits.answer_s):
+        async with asyncio.timeout(self.limits.timeout):
             await self._uploads.acquire()
         try:
             yield
@@ -224,7 +224,7 @@ class Service:
     async def _decoded(self, kind: str, upload: UploadFile) -> Any:
         """Decode an uploaded image. Raise TimeoutError if its turn does not come in time."""
         task = {"kind": kind, "max_pixels": self.limits.upload_pixels}
-        async with asyncio.timeout(self.limits.answer_s), self._decoding_uploads:
+        async with asyncio.timeout(self.limits.timeout), self._decoding_uploads:
             return await self.upload_decoders.decoded(task, await upload.read())
 
     @asynccontextmanager
@@ -258,7 +258,7 @@ class Service:
             name = f"{key} {served.version(key)} {large} {most}"
             return served.file(key), name, self.thumbnails.find(name)
 
-        async with asyncio.timeout(self.limits.answer_s):
+        async with asyncio.timeout(self.limits.timeout):
             path, name, content = await asyncio.to_thread(found)
             if content is None:
                 side, quality = (LARGE_PX, 82) if large else (THUMBNAIL_PX, 78)
@@ -301,8 +301,8 @@ class Service:
 
     def examples(self) -> list[str]:
         """Return sentences to try: sentences of the settings, or captions or titles of the images."""
-        if self.settings.examples:
-            return [*self.settings.examples]
+        if self.settings.example:
+            return [*self.settings.example]
         drawn = random.Random(0)
         names = sorted(self._captions)
         some = drawn.sample(names, min(len(names), 40))

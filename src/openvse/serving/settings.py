@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from typing import Annotated, TypeAlias
 
-from openvse.errors import OpenVSEError, check_number
+from openvse.errors import OpenVSEError
+from openvse.settings import FIRST, Declared, check_settings
+
+_ACCESS, _LIMITS = "Who may ask", "Limits"
+Count: TypeAlias = Annotated[int, Declared(0)]
+Seconds: TypeAlias = Annotated[float, Declared(0)]
 
 TOKEN_CHARACTERS = 16
 """The shortest token that is accepted."""
@@ -17,14 +23,14 @@ class Limits:
     """The limits of a server. It refuses more with status 4xx, or 503 if it is busy.
 
     Attributes:
-        upload_bytes: the largest body of a request with an image.
+        max_upload: the largest upload in MB.
         json_bytes: the largest body of any other request.
         bodies: the size of all bodies in progress, in units of the largest body.
         upload_pixels: the largest width x height at which an uploaded image is decoded, which is checked before. A JPEG
             of up to four times as many pixels is decoded at half its sides.
         uploads: uploaded images that are in memory at the same time. Others wait.
         upload_s: seconds in which the whole body of a request has to arrive.
-        answer_s: seconds after which an unanswered question fails.
+        timeout: seconds until an unanswered question fails.
         decode_s: seconds in which an image has to be decoded.
         stall_s: seconds after which a connection is closed whose client reads nothing of a reply (Linux only).
         head_s: seconds in which the head of a request has to arrive.
@@ -39,29 +45,33 @@ class Limits:
         sentences: cached embeddings of sentences, so that the next page of hits needs no text encoder.
     """
 
-    upload_bytes: int = 20_000_000
-    json_bytes: int = 250_000
-    bodies: int = 10
-    upload_pixels: int = 50_000_000
-    uploads: int = 8
-    upload_s: float = 30.0
-    answer_s: float = 30.0
-    decode_s: float = 10.0
-    stall_s: float = 30.0
-    head_s: float = 10.0
-    session_s: float = 604_800.0
-    stop_s: float = 20.0
-    connections: int = 4000
-    waiting: int = 512
-    together: int = 64
-    thumbnail_bytes: int = 64_000_000
-    kept_bytes: int = 64_000_000
-    reranked_bytes: int = 128_000_000
-    sentences: int = 2048
+    max_upload: Annotated[float, Declared(0, 1000, above=True, panel=_LIMITS, metavar="MB")] = 20.0
+    json_bytes: Count = 250_000
+    bodies: Count = 10
+    upload_pixels: Count = 50_000_000
+    uploads: Count = 8
+    upload_s: Seconds = 30.0
+    timeout: Annotated[float, Declared(0, panel=_LIMITS, metavar="S")] = 30.0
+    decode_s: Seconds = 10.0
+    stall_s: Seconds = 30.0
+    head_s: Seconds = 10.0
+    session_s: Seconds = 604_800.0
+    stop_s: Seconds = 20.0
+    connections: Count = 4000
+    waiting: Count = 512
+    together: Count = 64
+    thumbnail_bytes: Count = 64_000_000
+    kept_bytes: Count = 64_000_000
+    reranked_bytes: Count = 128_000_000
+    sentences: Count = 2048
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            check_number(each.name, getattr(self, each.name), 0, whole=isinstance(each.default, int))
+        check_settings(self)
+
+    @property
+    def upload_bytes(self) -> int:
+        """The largest body of a request with an image."""
+        return round(self.max_upload * 1e6)
 
 
 @dataclass(frozen=True)
@@ -69,11 +79,14 @@ class Settings:
     """The address and names of a server.
 
     Attributes:
+        title: the heading of the page.
+        example: sentences that the page suggests. Default: captions.
+        host: the address to listen on. Only this machine reaches the default.
         port: the port. 0 takes a free one.
-        token: the secret required with every request. "" disables it.
-        allow_public: whether an address that other machines reach is accepted without a token.
-        names: further names of this machine by which clients may address the server. "*" accepts any.
-        examples: sentences that the page suggests.
+        token: the secret required with every request. Prefer the variable: other users of this machine can read command
+            lines.
+        allow_public: admit other machines without a token.
+        name: further names by which clients may address this machine, such as photos.local. "*" accepts any.
         rerank_top: the number of hits of each query that the second model reranks.
         reload_s: seconds between two looks at the index.
         limits: the limits of the server.
@@ -83,21 +96,19 @@ class Settings:
             outside its range.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    token: str = ""
-    allow_public: bool = False
-    names: tuple[str, ...] = ()
-    title: str = "openvse"
-    examples: tuple[str, ...] = ()
-    rerank_top: int = 20
-    reload_s: float = 2.0
+    title: Annotated[str, Declared(panel=FIRST)] = "openvse"
+    example: Annotated[tuple[str, ...], Declared(panel=FIRST)] = ()
+    host: Annotated[str, Declared(panel=_ACCESS)] = "127.0.0.1"
+    port: Annotated[int, Declared(0, 65535, panel=_ACCESS, metavar="PORT")] = 8000
+    token: Annotated[str, Declared(panel=_ACCESS, envvar="OPENVSE_TOKEN")] = ""
+    allow_public: Annotated[bool, Declared(panel=_ACCESS)] = False
+    name: Annotated[tuple[str, ...], Declared(panel=_ACCESS)] = ()
+    rerank_top: Annotated[int, Declared(1)] = 20
+    reload_s: Annotated[float, Declared(0, above=True)] = 2.0
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        check_number("port", self.port, 0, 65535, whole=True)
-        check_number("rerank_top", self.rerank_top, 1, whole=True)
-        check_number("reload_s", self.reload_s, 0, above=True)
+        check_settings(self)
         if self.token and (len(self.token) < TOKEN_CHARACTERS or not self.token.isascii()):
             raise OpenVSEError(
                 f"the token has {len(self.token)} characters: give at least {TOKEN_CHARACTERS} plain ones, such as "

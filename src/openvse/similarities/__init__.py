@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from openvse.registry import Registry
 from openvse.similarities.base import Similarity
-from openvse.similarities.order import Fused, Order
-from openvse.similarities.set_max import CSD, ScaledCosine, SetMax, SmoothChamfer
+from openvse.similarities.scores import CSD, Fused, Order, ScaledCosine, SetMax, SmoothChamfer
 
 SIMILARITIES: Registry[Similarity] = Registry(
     "similarity",

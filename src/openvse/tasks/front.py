@@ -16,8 +16,7 @@ from openvse.conversion.published import PUBLISHED
 from openvse.datasets import DATASETS
 from openvse.encoders import TEXT_ENCODERS
 from openvse.encoders.augmentations import AUGMENTATIONS
-from openvse.encoders.global_vectors import GLOBAL_VECTORS
-from openvse.encoders.projections import PROJECTIONS
+from openvse.encoders.projections import GLOBAL_VECTORS, PROJECTIONS
 from openvse.errors import DataError, RecipeError, check_number, nearest
 from openvse.evaluation.arrays import GivenPairs, evaluate_arrays
 from openvse.fusion import FUSIONS

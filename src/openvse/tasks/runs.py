@@ -49,12 +49,9 @@ class NamedRun:
     @property
     def name(self) -> str:
         """The name in tables: the folder's, without ``best``, or the hub id. Several models have all their names."""
-        names = " + ".join([self._own_name, *(other.name for other in self.others)])
+        own = self.model if self.folder is None else self.folder.name
+        names = " + ".join([own, *(other.name for other in self.others)])
         return names if self.reranker is None else f"{names} ~ {self.reranker.name}"
-
-    @property
-    def _own_name(self) -> str:
-        return self.model if self.folder is None else self.folder.name
 
     def unfinished(self) -> str:
         """Return a line with the progress of the run, or "" if it has finished or has no record."""

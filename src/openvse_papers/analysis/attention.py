@@ -41,7 +41,7 @@ from openvse.output.figures import (
 )
 from openvse.output.table import Table
 from openvse.pipeline import failure_reason, tell_skipped
-from openvse.similarities.order import Fused
+from openvse.similarities.scores import Fused
 from openvse.training.kind import Request
 from openvse.types import EmbeddingSet, Features, FeatureSource
 from openvse_papers.analysis.hits import shown_image, truths_of

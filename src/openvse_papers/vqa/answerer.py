@@ -22,8 +22,14 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from openvse.aggregators.base import Aggregator
-from openvse.assembly.describe import describe_part, describe_tower
-from openvse.assembly.parts import build_aggregator, build_image_encoder, build_part, build_text_encoder
+from openvse.assembly.parts import (
+    build_aggregator,
+    build_image_encoder,
+    build_part,
+    build_text_encoder,
+    describe_part,
+    describe_tower,
+)
 from openvse.batches.loaders import (
     ImageLoader,
     TextLoader,

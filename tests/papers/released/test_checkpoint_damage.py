@@ -13,9 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 import openvse
 import tiny_checkpoints as tiny
-from openvse.conversion.checkpoint import read_checkpoint
 from openvse.conversion.convert import convert
-from openvse.conversion.weights import MAX_LAYERS, count, dense_weights
+from openvse.conversion.weights import MAX_LAYERS, count, dense_weights, read_checkpoint
 from openvse.errors import CheckpointError
 from tests.naming import names
 

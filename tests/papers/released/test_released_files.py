@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tiny_checkpoints as tiny
-from openvse.conversion.checkpoint import read_checkpoint
+from openvse.conversion.weights import read_checkpoint
 from openvse.errors import CheckpointError
 from openvse_papers.released import read_vocabulary
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
@@ -14,20 +15,19 @@ import typer
 from openvse.cli.app import app
 from openvse.cli.options import (
     BatchSize,
-    Cluster,
-    Device,
-    Engine,
     Json,
     ModelName,
     Out,
     Overwrite,
-    Processes,
-    ThreadsOfEach,
-    chosen_workers,
+    RunSettings,
     few_first,
+    option_of,
+    with_settings,
 )
 from openvse.cli.stopping import going_on
 from openvse.errors import IndexFormatError, OpenVSEError
+from openvse.indexing.manifest import HOW, WHAT, IndexSettings
+from openvse.settings import settings_of
 
 if TYPE_CHECKING:
     from openvse.cli.progress import Display
@@ -50,62 +50,20 @@ Forget = Annotated[
     list[Path] | None,
     typer.Option(help="Folder to remove from the index, with its items. Can be given several times."),
 ]
-Ignore = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Pattern of files or folders to skip, as in .gitignore. Can be given several times. The index remembers "
-        "it. A file .openvseignore in a folder has the same effect."
-    ),
-]
-FollowLinks = Annotated[bool | None, typer.Option(help="Follow links to folders. The index remembers this.")]
-SegmentSeconds = Annotated[
-    float | None,
-    typer.Option(
-        help="Split clips into segments of N seconds, and index them separately. 0 keeps clips whole. A model of "
-        "images sees the middle frame of each segment. Default: as before."
-    ),
-]
-NumberFormat = Annotated[
-    Literal["float32", "float16"] | None,
-    typer.Option(
-        metavar="TYPE",
-        help="Number type of the embeddings, float32 or float16. float16 halves disk and memory. Default: as in the "
-        "index, or float32 for a new one.",
-    ),
-]
 Features = Annotated[
     Path | None,
     typer.Option(
         help="Feature store to read instead of unchanged images. Default: the store of the model's run."
     ),
 ]
+_SETTINGS = settings_of(IndexSettings)
+ReadText = Annotated[Literal["rapidocr", "none"] | None, option_of(_SETTINGS["read_text"])]
 Bank = Annotated[
-    str,
-    typer.Option(
-        "--query-bank",
-        metavar="FILE",
-        help="Sentences used to find images that rank high for every query, and to demote them: a file with one a "
-        "line, a table of captions, or data such as flickr8k:/data/f8k, with 4,000 of its training captions. The "
-        "index remembers them. none: no demotion. Default: the model's own.",
-    ),
-]
-ReadText = Annotated[
-    Literal["rapidocr", "none"] | None,
-    typer.Option(
-        "--read-text",
-        metavar="[READER]",
-        help="Also read the text in images, to find them by it (the extra ocr). The index remembers this. Searches "
-        "work meanwhile. none: forget the text.",
-    ),
-]
-TowersBeside = Annotated[
-    Literal["text", "both", "none"] | None,
-    typer.Option(
-        "--towers",
-        metavar="WHICH",
-        envvar="OPENVSE_TOWERS",
-        help="Towers to write beside the index, so that searches start without PyTorch: text (the default of a "
-        "new index), both (for queries by images, too) or none. Default: as before.",
+    str | None,
+    option_of(
+        replace(_SETTINGS["query_bank"], is_list=False),
+        "A file with one a line, a table of captions, or data such as flickr8k:/data/f8k, with 4,000 of its training "
+        "captions; or none. Default: the model's own.",
     ),
 ]
 CheckAll = Annotated[
@@ -122,64 +80,54 @@ CheckAll = Annotated[
 @app.command(
     rich_help_panel="Search",
     cls=few_first(
-        *("out", "add", "forget", "ignore", "read_text", "device"),
+        *("out", "add", "forget", "device"),
         panels={
-            "What is indexed": ("follow_links", "segment_seconds", "features", "query_bank"),
-            "How it is kept": ("dtype", "engine", "towers", "overwrite", "check"),
+            WHAT: ("features",),
+            HOW: ("overwrite", "check"),
             "Speed and output": ("batch_size", "processes", "cluster", "threads", "as_json"),
         },
         bare={"--read-text": ("rapidocr", "none")},
     ),
 )
+@with_settings
 @going_on("finished embeddings are kept: run the same command again to continue")
 def index(
     model: ModelName,
     folders: Folders,
+    *,
     out: Out = Path("index"),
     add: Add = False,
     forget: Forget = None,
-    ignore: Ignore = None,
-    follow_links: FollowLinks = None,
-    segment_seconds: SegmentSeconds = None,
+    settings: Callable[..., IndexSettings],
     batch_size: BatchSize = 64,
-    dtype: NumberFormat = None,
     features: Features = None,
-    query_bank: Bank = "",
-    overwrite: Overwrite = False,
+    query_bank: Bank = None,
     read_text: ReadText = None,
-    engine: Engine = None,
-    towers: TowersBeside = None,
+    overwrite: Overwrite = False,
     check: CheckAll = False,
-    processes: Processes = 0,
-    cluster: Cluster = None,
-    device: Device = "cpu",
-    threads: ThreadsOfEach = None,
+    run: RunSettings,
     as_json: Json = False,
 ) -> None:
     """Embed folders of images for search. A later run embeds only changes, and a stopped run continues."""
     from openvse.cli.progress import bar
     from openvse.runtime.model import load_embedder
-    from openvse.search.updating import IndexSettings
     from openvse.search.updating import index as update
 
-    workers = chosen_workers(processes, cluster, threads, device)
-    loaded = load_embedder(model, device="cpu" if workers else device, threads=threads)
+    workers = run.workers()
+    loaded = load_embedder(model, device="cpu" if workers else run.device, threads=run.threads)
     tell_of_other(loaded, folders, out)
-    settings = IndexSettings(
-        ignore, follow_links, segment_seconds, dtype, bank_sentences(query_bank), engine, towers, read_text
-    )
     with bar() as display:
         report = update(
             loaded,
             folders,
             out,
-            settings,
+            settings(query_bank=bank_sentences(query_bank), read_text=read_text),
             batch_size=batch_size,
             add=add,
             forget=forget or (),
             features=features,
             overwrite=overwrite,
-            threads=threads,
+            threads=run.threads,
             check=check,
             sharing=None if workers is None else sharing_of(loaded, workers),
             progress=partial(show_step, display, out),
@@ -203,11 +151,11 @@ def tell_of_other(loaded: LoadedModel, folders: list[Path], out: Path) -> None:
                 note(f"{other} holds this folder, too: --out {other} updates it")
 
 
-def bank_sentences(name: str) -> list[str] | None:
+def bank_sentences(name: str | None) -> list[str] | None:
     """Return the sentences of ``--query-bank``, or None to keep the bank. Raise OpenVSEError if there are none."""
     from openvse.search.provided import SENTENCES
 
-    return ([] if name else None) if name in ("", "none") else SENTENCES.get()(name)
+    return ([] if name else None) if name in (None, "", "none") else SENTENCES.get()(name)
 
 
 def show_step(display: Display, out: Path, step: str, state: WorkProgress) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -21,16 +21,21 @@ from openvse.cli.options import (
     Rerank,
     Reranking,
     few_first,
+    option_of,
     split_settings,
+    with_settings,
 )
 from openvse.errors import IndexFormatError, OpenVSEError
 from openvse.files import refuse_there, whole_characters, write_page
 from openvse.media.names import names_image
+from openvse.search.query import WHICH, Page, Query, only_sentences
+from openvse.settings import FIRST, settings_of
 
 if TYPE_CHECKING:
     from openvse.indexing import Index
-    from openvse.search import Answer, Page, Query, SearchEngine
+    from openvse.search import Answer, SearchEngine
 
+QUERY = settings_of(Query)
 Form = Literal["table", "json", "jsonl", "paths"]
 Words = Annotated[
     list[str],
@@ -47,72 +52,9 @@ ModelOption = Annotated[
         help="The model, in place of MODEL: a model folder, or the output of 'openvse export'.",
     ),
 ]
-Like = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="ITEM",
-        help="Find images similar to an item of the index (its path below the folder) or to an image. Can be repeated.",
-    ),
-]
-WithImage = Annotated[
-    str | None,
-    typer.Option(
-        "--with",
-        metavar="IMAGE",
-        help="Image to combine with every sentence. IMAGE,weight=W gives it the weight W (default: "
-        "0.5), and the sentence 1 - W.",
-    ),
-]
-Avoid = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TEXT",
-        help="Content to avoid in the hits: half of its score is subtracted, or W times with TEXT,weight=W. Can "
-        "be repeated.",
-    ),
-]
-Where = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TEST",
-        help="Condition on all hits, such as 'taken >= 2024-05', 'near = 52.5,13.4,20km', 'path ~ holiday/*', "
-        "'size > 2MB', or a key of the metadata. Can be repeated.",
-    ),
-]
-TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, metavar="N", help="Number of hits per query.")]
-Skip = Annotated[int, typer.Option(min=0, metavar="N", help="Number of best hits to skip, for a later page.")]
-OneOf = Annotated[
-    Literal["file", "scene"] | None,
-    typer.Option(
-        "--one-per",
-        metavar="WHAT",
-        help="file: list only the best segment of a clip. scene: of images that are nearly the same, list "
-        "only the first, with a count of the others.",
-    ),
-]
-MinScore = Annotated[float | None, typer.Option(metavar="X", help="Lowest score of a hit.")]
-MinPrecision = Annotated[
-    float | None,
-    typer.Option(
-        min=0, max=1, metavar="P", help="Lowest probability of a hit ('openvse evaluate --calibrate')."
-    ),
-]
-Expected = Annotated[
-    float | None,
-    typer.Option(
-        metavar="N",
-        help="Expected number of relevant images per query. Used for probabilities. Default: "
-        "as in the data of the calibration curve.",
-    ),
-]
-Only = Annotated[
-    Literal["words", "similarity"] | None,
-    typer.Option(
-        metavar="WHICH",
-        help="words: only items with words of the sentence in their names, captions or keywords. similarity: rank by "
-        "visual similarity alone. Default: both.",
-    ),
-]
+Like = Annotated[list[str] | None, option_of(QUERY["like"], "Or an image. Can be repeated.", panel=FIRST)]
+Avoid = Annotated[list[str] | None, option_of(QUERY["avoid"], "TEXT,weight=W: W times.", panel=FIRST)]
+Image = Annotated[str | None, option_of(QUERY["image"], "IMAGE,weight=W: by the weight W.", panel=WHICH)]
 Html = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write a contact sheet that opens in a browser.")
 ]
@@ -128,27 +70,21 @@ Output = Annotated[
 @app.command(
     rich_help_panel="Search",
     cls=few_first(
-        *("where", "top_k", "like", "avoid", "html", "as_json"),
-        panels={
-            "Which hits": ("with_image", "skip", "one_per", "min_score", "min_precision", "expected", "only"),
-            "How they are printed": ("output", "null"),
-        },
+        *("html", "as_json"),
+        panels={WHICH: (), "How they are printed": ("output", "null")},
+        renamed={"--with": "--image"},
     ),
 )
+@with_settings
 def search(
     words: Words,
+    *,
     model: ModelOption = None,
+    query: Callable[..., Query],
     like: Like = None,
-    with_image: WithImage = None,
     avoid: Avoid = None,
-    where: Where = None,
-    top_k: TopK = 10,
-    skip: Skip = 0,
-    one_per: OneOf = None,
-    min_score: MinScore = None,
-    min_precision: MinPrecision = None,
-    expected: Expected = None,
-    only: Only = None,
+    page: Page,
+    image: Image = None,
     rerank: Rerank = None,
     engine: Engine = None,
     html: Html = None,
@@ -160,20 +96,20 @@ def search(
 ) -> None:
     """Find the images that fit a sentence, or resemble an image."""
     from openvse.indexing import Index
-    from openvse.search import Page, SearchEngine
+    from openvse.search import SearchEngine
     from openvse.search.opening import holds_pictures, load_for_index
 
     named, folder, sentences = in_order(words, model)
     form = chosen_output(output, as_json=as_json, null=null)
     again = None if rerank is None else Reranking.read(rerank)
-    page = Page(top_k, skip, tuple(where or ()), min_score, min_precision, expected, one_per, only)
     loaded = None
     if holds_pictures(folder):
         folder, loaded = index_of(folder, named, yes=yes, device=device)
     index = Index.open(folder)
     asked = read_queries(sentences, like or [], index.table.ids)
-    queries = queries_of(asked, with_image, avoid or [])
-    check_sentences(queries, rerank, min_precision, expected)
+    queries = queries_of(query, asked, image, avoid or [])
+    if again is not None:
+        only_sentences("rerank", queries)
     if index.manifest.holds == "sentences" and (rerank or html):
         raise OpenVSEError(f"{folder} holds sentences: leave out --rerank and --html, which need images")
     if html is not None:
@@ -232,6 +168,11 @@ class Asked:
         return "item" if self.is_item else "text" if self.image is None else "image"
 
     @property
+    def part(self) -> dict[str, Any]:
+        """The keyword of a query for it, and its value."""
+        return {"image": self.image} if self.image else {"like" if self.is_item else "text": self.text}
+
+    @property
     def title(self) -> str:
         """The query, for people."""
         return self.text if self.kind == "text" else f"images like {self.text}"
@@ -271,52 +212,28 @@ def read_queries(words: Sequence[str], like: Sequence[str], ids: Sequence[str]) 
     return asked
 
 
-def queries_of(asked: Sequence[Asked], with_image: str | None, avoid: Sequence[str]) -> list[str | Query]:
+def queries_of(
+    query: Callable[..., Query], asked: Sequence[Asked], image: str | None, avoid: Sequence[str]
+) -> list[str | Query]:
     """Return the queries. Raise OpenVSEError if an image does not exist, or a weight is unreadable."""
-    from openvse.search import Query
-
-    beside, image_weight = None, 0.5
-    if with_image is not None:
-        if any(one.kind != "text" for one in asked):
-            raise OpenVSEError(
-                "--with only takes sentences as queries: leave out --with, or the images and --like"
-            )
-        file, settings = split_settings(with_image, ("weight",))
-        beside, image_weight = asked_image(file).image, settings.number("weight", 0.5)
-    terms, weights = [], set[float]()
+    given: dict[str, Any] = {}
+    if image is not None:
+        if any(one.image is not None for one in asked):
+            raise OpenVSEError("a query has two images: leave out --image, or the image among the queries")
+        file, settings = split_settings(image, ("weight",))
+        given["image"] = asked_image(file).image
+        if settings.given:
+            given["image_weight"] = settings.number("weight", Query.image_weight)
+    weights = set[float]()
     for each in avoid:
         term, settings = split_settings(each, ("weight",))
-        terms.append(term)
-        weights |= {settings.number("weight", 0.5)} if settings.given else set()
+        given.setdefault("avoid", []).append(term)
+        weights |= {settings.number("weight", Query.avoid_weight)} if settings.given else set()
     if len(weights) > 1:
         raise OpenVSEError("--avoid has several weights: give all terms the same")
-    return [
-        one.text
-        if not one.text.strip()
-        else Query(
-            one.text if one.kind == "text" else "",
-            beside if one.kind == "text" else one.image,
-            one.text if one.is_item else None,
-            tuple(terms),
-            image_weight,
-            next(iter(weights), 0.5),
-        )
-        for one in asked
-    ]
-
-
-def check_sentences(
-    queries: Sequence[str | Query], rerank: str | None, min_precision: float | None, expected: float | None
-) -> None:
-    """Raise OpenVSEError unless all queries are sentences and nothing else, if an option needs this."""
-    if all(isinstance(query, str) or query.is_sentence for query in queries):
-        return
-    options = {"--rerank": rerank, "--min-precision": min_precision, "--expected": expected}
-    for option, given in options.items():
-        if given:
-            raise OpenVSEError(
-                f"{option} only takes sentences as queries: leave out {option}, or images, items and --avoid"
-            )
+    if weights:
+        given["avoid_weight"] = weights.pop()
+    return [query(**given, **one.part) if one.text.strip() else one.text for one in asked]
 
 
 def chosen_output(output: Literal["table", "jsonl", "paths"] | None, *, as_json: bool, null: bool) -> Form:
@@ -422,7 +339,7 @@ def write_sheet(html: Path, engine: SearchEngine, asked: Sequence[Asked], answer
     """Write the contact sheet, with the captions of the images."""
     from openvse.cli.progress import note
     from openvse.search import contact_sheet
-    from openvse.search.contact_sheet import captions_beside
+    from openvse.search.sheets import captions_beside
 
     page = contact_sheet(
         {one.title: answer.hits for one, answer in zip(asked, answers, strict=True)},

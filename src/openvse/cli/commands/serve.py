@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -10,8 +11,9 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.commands.indexing import Yes, index_of
-from openvse.cli.options import Device, Engine, Rerank, Reranking, Threads
+from openvse.cli.options import Device, Engine, Rerank, Reranking, Threads, with_settings
 from openvse.errors import OpenVSEError
+from openvse.serving.settings import Limits, Settings
 
 if TYPE_CHECKING:
     from openvse.runtime.model import WholeModel
@@ -19,10 +21,7 @@ if TYPE_CHECKING:
     from openvse.search.provided import AnswersQuestions
     from openvse.serving.served import Source
     from openvse.serving.service import Service
-    from openvse.serving.settings import Settings
 
-
-_ACCESS, _LIMITS = "Who may ask", "Limits"
 
 ServedIndex: TypeAlias = Annotated[
     str,
@@ -63,57 +62,13 @@ Mcp: TypeAlias = Annotated[
         "server with a page has the same tools at /mcp.",
     ),
 ]
-Title: TypeAlias = Annotated[str, typer.Option(help="Heading of the page.")]
-Examples: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--example",
-        help="Sentence that the page suggests. Can be given several times. Default: captions.",
-    ),
-]
-Host: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        help="Address to listen on. Only this machine reaches the default.", rich_help_panel=_ACCESS
-    ),
-]
-Port: TypeAlias = Annotated[
-    int, typer.Option(min=0, max=65535, help="Port. 0 takes a free one.", rich_help_panel=_ACCESS)
-]
-Token: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        envvar="OPENVSE_TOKEN",
-        show_envvar=True,
-        show_default=False,
-        help="Secret required with every request. Prefer the variable: other users of this machine can read "
-        "command lines.",
-        rich_help_panel=_ACCESS,
-    ),
-]
-AllowPublic: TypeAlias = Annotated[
-    bool,
-    typer.Option("--allow-public", help="Admit other machines without a token.", rich_help_panel=_ACCESS),
-]
-Names: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--name",
-        help="Further name by which clients address this machine, such as photos.local. Can be given several times.",
-        rich_help_panel=_ACCESS,
-    ),
-]
-MaxUpload: TypeAlias = Annotated[
-    float, typer.Option(min=0.1, max=1000, help="Largest upload in MB.", rich_help_panel=_LIMITS)
-]
-Timeout: TypeAlias = Annotated[
-    float, typer.Option(min=1, help="Seconds until an unanswered question fails.", rich_help_panel=_LIMITS)
-]
 
 
 @app.command(rich_help_panel="Search")
+@with_settings
 def serve(
     index: ServedIndex,
+    *,
     model: ServedModel = None,
     images: ServedImages = None,
     yes: Yes = False,
@@ -122,15 +77,8 @@ def serve(
     rerank: Rerank = None,
     answer: AnswerModel = None,
     engine: Engine = None,
-    title: Title = "openvse",
-    example: Examples = None,
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
-    token: Token = "",
-    allow_public: AllowPublic = False,
-    name: Names = None,
-    max_upload: MaxUpload = 20.0,
-    timeout: Timeout = 30.0,
+    settings: Callable[..., Settings],
+    limits: Limits,
     device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
@@ -141,29 +89,25 @@ def serve(
     """
     from openvse.search.opening import holds_pictures
     from openvse.serving.server import listen, run, run_stdio
-    from openvse.serving.settings import Limits, Settings
 
-    limits = Limits(upload_bytes=round(max_upload * 1e6), answer_s=timeout)
     if holds_pictures(index):
         index = str(index_of(Path(index), model, yes=yes, device=device)[0])
     second = None if rerank is None else Reranking.read(rerank)
-    who = host, port, token, allow_public, tuple(name or ())
-    top = Reranking.top if second is None else second.top
-    settings = Settings(*who, title, tuple(example or ()), rerank_top=top, limits=limits)
+    top = Settings.rerank_top if second is None else second.top
+    chosen = settings(rerank_top=top, limits=limits)
     if mcp:
-        page = Settings(token=token, rerank_top=top, limits=limits)
-        if settings != page:
+        if chosen != Settings(token=chosen.token, rerank_top=top, limits=limits):
             raise OpenVSEError(
                 "--mcp serves no page and listens on no address: leave out --host, --port, --allow-public, --name, "
                 "--title and --example"
             )
         source = source_of(index, model, images, engine)
-        run_stdio(load_service(source, settings, model, second, answer, device, threads, watch=watch))
+        run_stdio(load_service(source, chosen, model, second, answer, device, threads, watch=watch))
         return
-    opened, settings = listen(settings)
+    opened, chosen = listen(chosen)
     with opened:
         source = source_of(index, model, images, engine)
-        service = load_service(source, settings, model, second, answer, device, threads, watch=watch)
+        service = load_service(source, chosen, model, second, answer, device, threads, watch=watch)
         run(service, opened, on_start=lambda: announce(service))
 
 

@@ -27,7 +27,7 @@ function sentence(text) {
 
 function parameters(query, page) {
   const all = new URLSearchParams();
-  if (query.q) all.set("q", query.q);
+  if (query.q) all.set("text", query.q);
   if (query.like !== null) all.set("like", query.like);
   if (query.image) all.set("image", query.image);
   for (const each of query.avoid) all.append("avoid", each);

@@ -30,7 +30,7 @@ from openvse.errors import OpenVSEError
 if TYPE_CHECKING:
     from openvse.evaluation.comparison import Comparison
     from openvse.evaluation.findings import AnsweredQueries
-    from openvse.report.run import MeasuredReport, ReportedRun
+    from openvse.report.tables import MeasuredReport, ReportedRun
     from openvse.tasks.runs import NamedRun
     from openvse.training.kind import Compared, LoadedRun, Request
 
@@ -133,7 +133,7 @@ def measure(
 ) -> None:
     """Measure the runs of all rows, print the result in a form, and write the page."""
     from openvse.cli.progress import bar
-    from openvse.report.run import measure_run
+    from openvse.report.tables import measure_run
 
     strict = not request.data or single(rows)
     opened = read_runs(rows, strict=strict) if strict or html is not None else []
@@ -187,7 +187,7 @@ def check(rows: Rows, html: Path | None, *, overwrite: bool, no_test: bool, prot
 def read_runs(rows: Rows, *, strict: bool) -> list[ReportedRun]:
     """Read the records of each run of one model. Unless ``strict``, warn of unreadable records."""
     from openvse.cli.progress import warn
-    from openvse.report.run import read_run
+    from openvse.report.tables import read_run
 
     runs = []
     for run in (run for group in rows.values() for run in group if len(run.models) == 1):
@@ -228,7 +228,7 @@ class Loading:
         return task_kind(self._first.task)
 
     def __iter__(self) -> Iterator[LoadedRun]:
-        from openvse.report.run import weighed
+        from openvse.report.tables import weighed
         from openvse.tasks.load import load
         from openvse.training.kind import LoadedRun
 
@@ -249,7 +249,7 @@ class Loading:
 
     def report(self, run: ReportedRun) -> MeasuredReport:
         """Return a run for the page, with the figures of the comparison."""
-        from openvse.report.run import MeasuredReport
+        from openvse.report.tables import MeasuredReport
 
         return MeasuredReport(run, *self._weights[run.named.source])
 

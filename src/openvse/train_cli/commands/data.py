@@ -151,7 +151,7 @@ def import_features(
     """Import the features that other tools made into a feature store. A second run adds only new ones."""
     from openvse.cli.progress import bar, counted, note, warn
     from openvse.datasets import open_corpus
-    from openvse.features.importing import import_features as run
+    from openvse.features.entries import import_features as run
     from openvse.features.store import FeatureStore
     from openvse.pipeline import tell_skipped
 

@@ -10,14 +10,11 @@ import typer
 from openvse.cli.app import app
 from openvse.cli.options import (
     BatchSize,
-    Cluster,
-    Device,
     Json,
     ModelName,
     Overwrite,
-    Processes,
-    ThreadsOfEach,
-    chosen_workers,
+    RunSettings,
+    with_settings,
 )
 from openvse.cli.stopping import going_on
 
@@ -48,26 +45,24 @@ ShardSize = Annotated[
 
 
 @app.command(rich_help_panel="Data")
+@with_settings
 @going_on("finished embeddings are kept: run the same command again to continue")
 def encode(
     model: ModelName,
     data: Records,
     out: Output,
+    *,
     dtype: NumberType = "float32",
     batch_size: BatchSize = 64,
     shard_size: ShardSize = 1024,
-    processes: Processes = 0,
-    cluster: Cluster = None,
     overwrite: Overwrite = False,
-    device: Device = "cpu",
-    threads: ThreadsOfEach = None,
+    run: RunSettings,
     as_json: Json = False,
 ) -> None:
     """Write embeddings of images or sentences, with their ids, for other programs. A stopped run continues."""
     from openvse.cli.progress import bar, counted, voice
     from openvse.encoding import encode as encode_data
 
-    workers = chosen_workers(processes, cluster, threads, device)
     with bar() as progress:
         show = counted(progress, "encoding", "items")
         report = encode_data(
@@ -77,8 +72,8 @@ def encode(
             dtype=dtype,
             batch_size=batch_size,
             shard_size=shard_size,
-            workers=workers,
-            device=device,
+            workers=run.workers(),
+            device=run.device,
             overwrite=overwrite,
             allow_outside=voice.allow_outside,
             progress=lambda state: show(state.done, state.total, state.per_s),

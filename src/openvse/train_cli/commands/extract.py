@@ -12,13 +12,10 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import (
-    Cluster,
-    Device,
     FeatureStorePath,
-    Processes,
+    RunSettings,
     Stored,
-    ThreadsOfEach,
-    chosen_workers,
+    with_settings,
 )
 from openvse.cli.stopping import going_on
 from openvse.errors import DataError, ModelError
@@ -26,7 +23,7 @@ from openvse.train_cli.completion import complete_encoder
 
 if TYPE_CHECKING:
     from openvse.features.extract import ExtractionReport
-    from openvse.features.layout import StoreDtype
+    from openvse.features.store import StoreDtype
     from openvse.pipeline import Workers
 
 IMAGES_AT_ONCE, TEXTS_AT_ONCE = 32, 128
@@ -44,6 +41,7 @@ class _Extraction:
 
 
 @app.command(rich_help_panel="Data")
+@with_settings
 @going_on("the extracted features are in the store: run the same command again to continue")
 def extract(
     encoder: Annotated[
@@ -63,6 +61,7 @@ def extract(
             "backbone.image_size=128.",
         ),
     ] = None,
+    *,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Number of items in a batch. Default: 32 images or 128 texts.")
     ] = None,
@@ -74,16 +73,13 @@ def extract(
     check: Annotated[
         bool, typer.Option("--check", help="First compare an existing store with its checksums.")
     ] = False,
-    processes: Processes = 0,
-    cluster: Cluster = None,
-    device: Device = "cpu",
-    threads: ThreadsOfEach = None,
+    run: RunSettings,
 ) -> None:
     """Store the local features of images or the token states of captions. A second run adds only new ones."""
     from openvse.encoders import TEXT_ENCODERS
     from openvse.features.store import FeatureStore
 
-    shared = chosen_workers(processes, cluster, threads, device)
+    shared = run.workers()
     tree = _tree(options or [])
     of_texts = encoder in TEXT_ENCODERS
     chosen = _of_texts(encoder, data, tree) if of_texts else _of_images(encoder, data, tree, workers)
@@ -94,7 +90,7 @@ def extract(
         store,
         batch_size=batch_size or chosen.batch_size,
         dtype=dtype,
-        device=device,
+        device=run.device,
         workers=shared,
     )
     were_there = f"{report.skipped_existing} were there"
