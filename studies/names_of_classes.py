@@ -36,7 +36,7 @@ from openvse.retrieval.build import build_model
 from openvse.retrieval.closed_form import described_by, ridge_regression, whitening
 from openvse.retrieval.names import class_names
 from openvse.retrieval.recipe import RetrievalRecipe
-from openvse.similarities.set_max import SetMax
+from openvse.similarities import SetMax
 from openvse.specs.load import read_recipe, validated
 from openvse.types import EmbeddingSet
 
