@@ -5,7 +5,8 @@ python studies/own_folder.py flickr8k:FOLDER --sizes 20 100 --settings "vse_infi
 Folders of each size are drawn from the training images of a data set. In each, every setting is trained with every seed
 by the command line, as a user would train it, and measured on the test images of the data set, which are the same for
 all. A setting is a recipe and overrides, as ``openvse train`` takes them. A run that is in the CSV file already is not
-made again.
+made again. A folder of 0 captioned images holds the test images without their captions. ``hubs_out`` is the RSUM of an
+index that takes hubs out, if the model keeps a bank.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 
 COLUMNS = ("source", "size", "setting", "seed", "validation_rsum", "test_rsum", "i2t_r1", "t2i_r1", "minutes")
+HUBS_OUT = (*COLUMNS, "hubs_out")
+METADATA = "metadata.jsonl"
 VALIDATION_SHARE = 0.15
 LEAST_VALIDATION = 5
 
@@ -48,6 +51,9 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[20, 100, 800, 5000])
     parser.add_argument("--settings", nargs="+", default=["vse_infinity/folder_cpu"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument(
+        "--split", default="test", help="the images to measure on: test, or validation to choose by"
+    )
     parser.add_argument("--test", type=int, default=1000, help="test images, at most")
     parser.add_argument(
         "--captions", type=int, help="captions of an image to learn from, at most; all of them if absent"
@@ -68,41 +74,47 @@ def main(arguments: Sequence[str]) -> None:
                     continue
                 with tempfile.TemporaryDirectory() as place:
                     row = _measure(corpus, case, Path(place), options)
-                append_row(options.out, COLUMNS, row)
+                append_row(options.out, HUBS_OUT, row)
                 print(" ".join(str(value) for value in row), flush=True)
 
 
 def _measure(corpus: Corpus, case: Case, place: Path, options: argparse.Namespace) -> tuple[object, ...]:
     folder = place / "images"
-    _write_folder(corpus, case, folder, options.test, options.captions)
+    lines = _write_folder(corpus, case, folder, options.test, options.captions, options.split)
+    if case.size:
+        (folder / METADATA).write_text(lines)
     recipe, *overrides = shlex.split(case.setting)
     features = [f"data.features={options.store.resolve()}"] if options.store else []
     started = time.perf_counter()
     train = ["train", recipe, f"data.source={folder}", *features, *overrides, f"seed={case.seed}"]
     openvse(*train, "training.threads=1", "--out", str(place / "run"))
     minutes = (time.perf_counter() - started) / 60
+    (folder / METADATA).write_text(lines)
     stored = ["--features", str(options.store.resolve())] if options.store else []
     openvse("evaluate", str(place / "run/best"), "--on", str(folder), *stored, "--out", str(place / "test"))
     report = json.loads((place / "test/report.json").read_text())
     recall = report["metrics"]
-    validation = max(validations(place / "run").values())
-    figures = (validation, recall["rsum"], recall["i2t_r1"], recall["t2i_r1"], minutes)
+    validation = max(validations(place / "run").values()) if case.size else float("nan")
+    hubs_out = ((report.get("hubs_out") or {}).get("metrics") or recall)["rsum"]
+    figures = (validation, recall["rsum"], recall["i2t_r1"], recall["t2i_r1"], minutes, hubs_out)
     return (corpus.name, case.size, case.setting, case.seed, *(f"{figure:.2f}" for figure in figures))
 
 
-def _write_folder(corpus: Corpus, case: Case, folder: Path, num_test: int, captions: int | None) -> None:
-    """Write a folder as a user has it: images, and ``metadata.jsonl`` with captions and splits."""
+def _write_folder(
+    corpus: Corpus, case: Case, folder: Path, num_test: int, captions: int | None, split: str
+) -> str:
+    """Write the images of a folder as a user has it, and return its ``metadata.jsonl`` with captions and splits."""
     chance = random.Random(f"{case.size} {case.seed}")
-    train, test = corpus.split("train"), corpus.split("test")
+    train, test = corpus.split("train"), corpus.split(split)
     drawn = chance.sample(range(len(train)), case.size)
     num_validation = max(LEAST_VALIDATION, round(VALIDATION_SHARE * case.size))
     folder.mkdir()
-    with (folder / "metadata.jsonl").open("w") as lines:
-        for place, image in enumerate(drawn):
-            split = "validation" if place < num_validation else "train"
-            lines.write(_line(train, image, folder, split, captions))
-        for image in range(min(num_test, len(test))):
-            lines.write(_line(test, image, folder, "test", None))
+    lines = [
+        _line(train, image, folder, "validation" if place < num_validation else "train", captions)
+        for place, image in enumerate(drawn)
+    ]
+    lines += [_line(test, image, folder, "test", None) for image in range(min(num_test, len(test)))]
+    return "".join(lines)
 
 
 def _line(corpus: Corpus, image: int, folder: Path, split: str, captions: int | None) -> str:

@@ -75,6 +75,10 @@ class DataError(OpenVSEError):
     """A data set is missing, empty or inconsistent."""
 
 
+class NoCaptionsError(DataError):
+    """A folder of images has no captions."""
+
+
 class BadImageError(DataError):
     """One image cannot be used. The message has the reason. Code that reads many images reports it and continues."""
 

@@ -116,16 +116,17 @@ class Walk:
 
     def take(self, page: str) -> None:
         """Run all blocks; fail unless the page trains, evaluates, indexes, searches, serves and shows Python."""
-        for language, block in blocks(page):
-            if language == "json":
-                draw_photos(self.folder / "photos", block)
-            elif language == "python":
+        shown = blocks(page)
+        lines = [block for language, block in shown if language == "json"]
+        draw_photos(self.folder / "photos", "".join(lines))  # a search comes before their captions
+        for language, block in shown:
+            if language == "python":
                 self.python(block)
                 self.ran.add("python")
             elif language == "bash":
                 for words in commands(block):
                     self.command(words)
-            else:
+            elif language != "json":
                 raise AssertionError(f"a block of {language} is not known")
         wanted = {"pip", "python", "train", "evaluate", "index", "search", "serve"}
         assert wanted <= self.ran, f"the README does not show {wanted - self.ran}"

@@ -19,10 +19,13 @@ from openvse.aggregators.base import (
 from openvse.aggregators.gpo import GPO
 from openvse.aggregators.simple import KMax, Mean
 from openvse.errors import ModelError, RecipeError
-from openvse.functional import at_least_single, normalize, sort_descending
+from openvse.functional import at_least_single, masked_mean, normalize, sort_descending
 from openvse.layers.linear import xavier_linear
 from openvse.registry import Maker
 from openvse.types import EmbeddingSet, Features, moved, on_cpu
+
+CLASS_TEMPERATURE = 2.0
+"""The temperature of the probabilities of classes."""
 
 _LEAST = 1e-6
 """Smaller absolute values count as this one where a power is taken."""
@@ -30,6 +33,9 @@ _LEAST = 1e-6
 
 class PooledLinear(SingleVector):
     """``v = W u + b`` with ``u = p / |p|``, where p is a pooling of ``sign(x) |x|^power``.
+
+    With ``classes``, W reads ``[u ; c]``. c is the mean over the elements of ``softmax((H x + h) / 2)``, the
+    probabilities by a classifier of the raw features. It begins at 0, and the closed form takes it from the backbone.
 
     It reads raw features (``projection: none``), so everything before W stays as it is while W trains, and W has a
     closed form (``start: {name: closed_form}``). A power of 0.5 keeps few large values
@@ -39,10 +45,11 @@ class PooledLinear(SingleVector):
         pool: the aggregator that makes p. It makes one vector for each item, as wide as the local features.
         power: the exponent of the absolute values.
         residual: whether u is added, ``v = u + W u + b``. W and b then begin at 0 and change the result of ``pool``.
+        classes: the number of classes. 0 leaves c out.
 
     Raises:
-        RecipeError: the power is not above 0, ``pool`` does not make one vector for each item, or L is not D though the
-            map is residual.
+        RecipeError: the power is not above 0, ``pool`` does not make one vector for each item, ``classes`` is negative,
+            or the map is residual, and L is not D or there are classes.
     """
 
     def __init__(
@@ -53,28 +60,41 @@ class PooledLinear(SingleVector):
         pool: Maker[Aggregator] = Mean,
         power: float = 1.0,
         residual: bool = False,
+        classes: int = 0,
     ) -> None:
         super().__init__()
         if residual:
             require_same_width("pooled_linear with residual: true", input_dim, embed_dim)
+        if classes < 0 or (classes and residual):
+            raise RecipeError(
+                f"pooled_linear got classes = {classes}: give a number of 0 or more, and 0 with residual: true"
+            )
         if not power > 0:
             raise RecipeError(f"pooled_linear got power = {power:g}: it must be above 0 (1 changes nothing)")
         inner = pool(input_dim=input_dim, embed_dim=input_dim)
         require_single_vectors("pooled_linear", {"pool": inner})
-        self.inner, self.power, self.residual = inner, power, residual
-        self.linear = nn.Linear(input_dim, embed_dim)
+        self.inner, self.power, self.residual, self.classes = inner, power, residual, classes
+        self.linear = nn.Linear(input_dim + classes, embed_dim)
         (nn.init.zeros_ if residual else nn.init.xavier_uniform_)(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
+        self.classifier = nn.Linear(input_dim, classes) if classes else None
+        for weight in () if self.classifier is None else self.classifier.parameters():
+            nn.init.zeros_(weight)
         self.order_aware, self.needs_pooled = inner.order_aware, inner.needs_pooled
 
     def describe(self, features: Features) -> Float[Tensor, "B L"]:
-        """Return u, the pooled item of length 1 that the linear map reads."""
+        """Return what the linear map reads: u, the pooled item of length 1, and the probabilities of its classes."""
+        local = features.local
+        if self.power != 1 or self.classifier is not None:
+            local = local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
         if self.power != 1:
-            local = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
             sizes = local.abs().clamp(min=_LEAST)  # the slope of a root at 0 is infinite
             features = replace(features, local=local.sign() * sizes**self.power, ranked=None)
-        pooled: Tensor = self.inner(features).vectors.squeeze(1)
-        return normalize(pooled)
+        pooled = normalize(self.inner(features).vectors.squeeze(1))
+        if self.classifier is None:
+            return pooled
+        likely = (self.classifier(local) / CLASS_TEMPERATURE).softmax(-1)
+        return torch.cat([pooled, masked_mean(likely, features.mask)], dim=-1)
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
         return self._pool(Features(local, mask))

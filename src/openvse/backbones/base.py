@@ -187,6 +187,10 @@ class Backbone(Configured, nn.Module, ABC):
     def save_assets(self, folder: Path) -> None:
         """Write the files that the network needs besides its weights, such as its configuration, to a folder."""
 
+    def classifier(self) -> nn.Linear | None:
+        """Return the map from a local feature to the classes that the network was trained to tell apart, if known."""
+        return None
+
 
 class NestedBackbone(Backbone):
     """Shows parts of an item (windows, frames) to an inner backbone, and takes the mean feature of each."""
@@ -217,6 +221,9 @@ class NestedBackbone(Backbone):
 
     def save_assets(self, folder: Path) -> None:
         self.inner.save_assets(folder)
+
+    def classifier(self) -> nn.Linear | None:
+        return self.inner.classifier()
 
 
 def all_real(local: Float[Tensor, "B N C"]) -> Features:

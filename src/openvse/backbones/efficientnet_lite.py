@@ -233,7 +233,7 @@ class EfficientNetLite(Backbone):
             gradient_checkpointing=gradient_checkpointing,
             exact_decode=exact_decode,
         )
-        self.image_size = max(sizes)
+        self.image_size, self._pretrained = max(sizes), pretrained
         self.scales = None if scales is None else sizes
         self.gives_boxes = scales is not None
         self.covers_image = self.any_size = scales is None
@@ -260,6 +260,15 @@ class EfficientNetLite(Backbone):
         boxes = torch.cat([cell_boxes(each.shape[-1], each.device) for each in maps])
         together = all_real(torch.cat([cells(each).local for each in maps], dim=1))
         return replace(together, boxes=boxes.expand(inputs.values.shape[0], -1, -1))
+
+    def classifier(self) -> nn.Linear | None:
+        """Return the classifier of ImageNet's 1,000 classes that comes with the weights. It is read anew each time."""
+        if not self._pretrained:
+            return None
+        weights = _imagenet_weights(self.number)
+        classifier = nn.Linear(FEATURE_DIM, len(weights["_fc.bias"]))
+        classifier.load_state_dict({name: weights[f"_fc.{name}"] for name in ("weight", "bias")})
+        return classifier
 
 
 class EfficientNetLite0(EfficientNetLite):

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from openvse.corpus.splits import canonical_split, completed_splits, split_positions, without_leakage
-from openvse.errors import DataError
+from openvse.errors import DataError, NoCaptionsError
 from openvse.files import whole_characters
 from openvse.media.listing import Problem, skipped
 from openvse.media.matching import FoundFiles, find_files
@@ -142,6 +142,7 @@ def build_corpus(name: str, records: Iterable[Record], *, require_images: bool =
         [each.path for each in usable if isinstance(each.path, Path) and bool(each.captions) is captioned]
         for captioned in (True, False)
     )
+    has_captions = any(record.captions for record in usable)
     files = find_files(explicit, unsaid)
     usable = _one_name_each(name, usable, files)
     problems: list[str] = []
@@ -154,7 +155,8 @@ def build_corpus(name: str, records: Iterable[Record], *, require_images: bool =
     usable = _usable(problems, usable, files if require_images else None)
     if not usable:
         reasons = "; ".join(problems) or "there are no records"
-        raise DataError(
+        kind = DataError if has_captions or not problems else NoCaptionsError
+        raise kind(
             f"{name}: no image with a caption is left ({reasons}): check the folder and the file names"
         )
     captions = tuple(chain.from_iterable(record.captions for record in usable))

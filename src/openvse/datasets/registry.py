@@ -27,7 +27,7 @@ from openvse.datasets.openmoji import open_openmoji
 from openvse.datasets.parquet import ARROW_SUFFIXES, find_arrow, open_parquet
 from openvse.datasets.rows import USUAL, Columns
 from openvse.datasets.webdataset import find_shards, open_webdataset
-from openvse.errors import DataError, RecipeError, nearest
+from openvse.errors import DataError, NoCaptionsError, RecipeError, nearest
 from openvse.media.listing import list_media
 from openvse.registry import Registry, installed, load_part
 
@@ -288,6 +288,7 @@ def detect_data(root: Path) -> str:
         if fits(root):
             return name
     listing = list_media(root, videos=True)
-    reason = describe_other_tables(root) or _EXPECTED
-    state = f"{root}: {len(listing.paths) or 'no'} image(s) and no captions there ({reason})"
-    raise DataError("; ".join((state, *listing.problems())))
+    reason = describe_other_tables(root)
+    state = f"{root}: {len(listing.paths) or 'no'} image(s) and no captions there ({reason or _EXPECTED})"
+    kind = NoCaptionsError if listing.paths and not reason else DataError  # a table may have other names
+    raise kind("; ".join((state, *listing.problems())))

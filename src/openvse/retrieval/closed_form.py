@@ -3,11 +3,15 @@
 Both aggregators of the model are ``pooled_linear``, or ``gated`` or ``beside`` around one. Ridge regression maps its
 pooled images to the mean of the pooled sentences of each image. Both sides are then whitened in part, so that content
 common to all captions (people, dogs) counts less.
+
+The names of the classes that the backbone tells apart are a prior of this map. The sentences of the classes, weighted
+by their probabilities, are a guess of the sentence of an image that needs no caption (ConSE, Norouzi et al., 2014).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +32,9 @@ from openvse.types import EmbeddingSet, Features, FeatureSource
 RIDGES = tuple(10.0 ** (exponent / 4) for exponent in range(-8, 9))
 """Candidates for the ridge, in units of the mean variance of the images times their number."""
 
+RIDGES_OF_REST = tuple(10.0 ** (exponent / 4) for exponent in range(-8, 13))
+"""Candidates for the ridge of what names leave to explain."""
+
 LEAST_IMAGES = 3
 """The fewest images from which a map can be solved, one of which is left out."""
 
@@ -41,6 +48,7 @@ class Ridge:
 
     Attributes:
         target_mean: the prediction for the mean image, which is subtracted before.
+        scale: s, by which the guesses of the prior are multiplied before the weight adds to them. 0 without a prior.
         ridge: in units of the mean squared length of the centred images.
         explained: the share of the targets' variance that the predictions of left-out items explain. Negative if the
             mean is a better guess.
@@ -51,13 +59,22 @@ class Ridge:
     target_mean: Float[np.ndarray, "S"]
     ridge: float
     explained: float
+    scale: float = 0.0
 
 
-def ridge_regression(images: Float[np.ndarray, "n C"], targets: Float[np.ndarray, "n S"]) -> Ridge:
-    """Solve ``min |Y - X W|^2 + r |W|^2`` on centred data in double precision, with r chosen by leave-one-out.
+def ridge_regression(
+    images: Float[np.ndarray, "n C"],
+    targets: Float[np.ndarray, "n S"],
+    guesses: Float[np.ndarray, "n S"] | None = None,
+) -> Ridge:
+    """Solve ``min |Y - s G - X W|^2 + r |W|^2`` on centred data in double precision, with r chosen by leave-one-out.
 
     One eigendecomposition of the smaller of ``X X^T`` and ``X^T X`` serves all candidates, and the error of a
     left-out item is its residual divided by ``1 - h``, where h is its own weight in its prediction (Allen, 1974).
+
+    Without guesses G, r has the smallest error. With them, it is the largest r whose error is within one standard error
+    of the smallest (Breiman et al., 1984), because ridge and scale are both chosen. A and B are the residuals of Y and
+    of G for left-out items, and ``s = max(0, <A, B> / <B, B>)``.
     """
     count = len(images)
     if count < LEAST_IMAGES:
@@ -66,25 +83,30 @@ def ridge_regression(images: Float[np.ndarray, "n C"], targets: Float[np.ndarray
         )
     image_mean, target_mean = images.mean(0, dtype=float), targets.mean(0, dtype=float)
     x, y = images - image_mean, targets - target_mean
+    g = np.zeros_like(y) if guesses is None else guesses - guesses.mean(0, dtype=float)
     dual = count <= x.shape[1]
     variances, basis = np.linalg.eigh(x @ x.T if dual else x.T @ x)
     variances = variances.clip(min=0)
     unit = variances.sum() / count or 1.0  # all images may be the same
     # In the basis, x = left * scale. The predictions of a ridge r shrink each direction by v / (v + r).
     left = basis if dual else x @ basis
-    onto = left.T @ y
-    candidates: list[tuple[float, float, Float[np.ndarray, "k"]]] = []
-    for ridge in RIDGES:
+    onto, onto_guesses = left.T @ y, left.T @ g
+    tried: list[tuple[float, float, float, Float[np.ndarray, "k"], float]] = []
+    for ridge in RIDGES if guesses is None else RIDGES_OF_REST:
         inverse = 1 / (variances + ridge * unit)
-        shrink = variances * inverse if dual else inverse
-        own = (left**2) @ shrink + 1 / count
-        residual = (y - left @ (shrink[:, None] * onto)) / (1 - own).clip(min=1e-9)[:, None]
-        candidates.append((float((residual**2).sum()), ridge, inverse))
-    error, ridge, inverse = min(candidates, key=lambda each: each[0])
-    solved = basis @ (inverse[:, None] * onto)
+        shrink = (variances * inverse if dual else inverse)[:, None]
+        others = (1 - (left**2) @ shrink - 1 / count).clip(min=1e-9)
+        a, b = (y - left @ (shrink * onto)) / others, (g - left @ (shrink * onto_guesses)) / others
+        scale = max(0.0, float((a * b).sum() / max((b**2).sum(), np.finfo(float).tiny)))
+        errors = ((a - scale * b) ** 2).sum(1)
+        tried.append((float(errors.mean()), ridge, scale, inverse, float(errors.std(ddof=1))))
+    least, *_, spread = min(tried, key=lambda each: each[0])
+    allowed = least if guesses is None else least + spread / np.sqrt(count)
+    error, ridge, scale, inverse, _ = [each for each in tried if each[0] <= allowed][-1]
+    solved = basis @ (inverse[:, None] * (onto - scale * onto_guesses))
     weight = x.T @ solved if dual else solved
-    explained = 1 - error / max(float((y**2).sum()), np.finfo(float).tiny)
-    return Ridge(weight, image_mean, target_mean, ridge, explained)
+    explained = 1 - error * count / max(float((y**2).sum()), np.finfo(float).tiny)
+    return Ridge(weight, image_mean, target_mean, ridge, explained, scale)
 
 
 def whitening(predictions: Float[np.ndarray, "n S"], width: int) -> Float[np.ndarray, "S D"]:
@@ -104,18 +126,20 @@ def whitening(predictions: Float[np.ndarray, "n S"], width: int) -> Float[np.nda
 
 @torch.no_grad()
 def solve(
-    model: TwoTower, training: Corpus, features: FeatureSource | None, text_features: FeatureStore | None
+    model: TwoTower,
+    training: Corpus,
+    features: FeatureSource | None,
+    text_features: FeatureStore | None,
+    names: Sequence[str] = (),
 ) -> Ridge:
     """Give both sides of a model the weights of the closed form. Poolings behind a gate do not change.
 
     Where the maps are residual, as around the aggregators of CLIP, the images move towards their sentences, which stay.
     Stored features are read in place of images, and stored token states in place of captions. The returned regression
-    holds its own error.
+    holds its own error. ``names``, a sentence for each class of the aggregator of images, are the prior of the map.
     """
     image, text = (linear_of(side, getattr(model, side).aggregator) for side in ("image", "text"))
-    sides = (model.image, image), (model.text, text)
-    towers = [Tower[Any](side.encoder, _Described(linear)) for side, linear in sides]
-    described = TwoTower(towers[0], towers[1], model.similarity)
+    described = described_by(model)
     embedded = embed_corpus(described, training, features, text_features=text_features)
     sets = (embedded.images, embedded.texts)
     images, sentences = (each.vectors.squeeze(1).double().numpy() for each in sets)
@@ -125,11 +149,41 @@ def solve(
     targets /= np.bincount(pairs.images, minlength=len(images)).clip(min=1)[:, None]
     if image.residual or text.residual:
         return _adapt(image, images, targets)
-    regression = ridge_regression(images, targets)
+    pooled, likely = np.split(images, [images.shape[1] - image.classes], axis=1)
+    table = sentences_of(described, names) if names else np.zeros((image.classes, targets.shape[1]))
+    regression = ridge_regression(pooled, targets, likely @ table if names else None)
+    whole = np.vstack([regression.weight, regression.scale * table])
+    regression = replace(regression, weight=whole, image_mean=images.mean(0))
     white = whitening((images - regression.image_mean) @ regression.weight, image.linear.out_features)
     _set(image, regression.weight @ white, regression.image_mean)
     _set(text, white, regression.target_mean)
     return regression
+
+
+def described_by(model: TwoTower) -> TwoTower:
+    """Return a model whose embeddings are what the linear maps of another model read."""
+    image = Tower[Any](model.image.encoder, _Described(linear_of("image", model.image.aggregator)))
+    text = Tower[Any](model.text.encoder, _Described(linear_of("text", model.text.aggregator)))
+    return TwoTower(image, text, model.similarity)
+
+
+def sentences_of(described: TwoTower, names: Sequence[str]) -> Float[np.ndarray, "K S"]:
+    """Return the sentences of classes as the linear map of texts reads them."""
+    table: Float[np.ndarray, "K S"] = described.encode_text(names).vectors.squeeze(1).double().cpu().numpy()
+    return table
+
+
+@torch.no_grad()
+def set_from_names(model: TwoTower, table: Float[np.ndarray, "K S"], mean: Float[np.ndarray, "K"]) -> None:
+    """Give both sides the map without captions: the probabilities of classes, less their mean, times their sentences.
+
+    Sentences keep their own mean, which no caption is there to tell. The sentences of the classes whiten both sides.
+    """
+    image, text = (linear_of(side, getattr(model, side).aggregator) for side in ("image", "text"))
+    white = whitening(table - table.mean(0), image.linear.out_features)
+    unread = image.linear.in_features - image.classes
+    _set(image, np.vstack([np.zeros((unread, white.shape[1])), table @ white]), np.pad(mean, (unread, 0)))
+    _set(text, white, np.zeros(table.shape[1]))
 
 
 def can_adapt(model: TwoTower) -> bool:

@@ -29,7 +29,7 @@ class Retrieval(TaskKind):
 
         return build_model(TwoTowerSpec.of(tree), assets=folder)
 
-    def open(self, recipe: RunRecipe, inputs: RunInputs) -> AnyTask:
+    def open(self, recipe: RunRecipe, inputs: RunInputs) -> AnyTask | Model:
         from openvse.retrieval.training import open_retrieval
 
         return open_retrieval(cast(RetrievalRecipe, recipe), inputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,7 +26,7 @@ from openvse.datasets import open_corpus
 from openvse.datasets.check import leakage_between_splits
 from openvse.encoders import TextEncoder
 from openvse.encoders.transformers_text import TransformersText
-from openvse.errors import DataError, RecipeError, TrainingError
+from openvse.errors import DataError, NoCaptionsError, RecipeError, TrainingError
 from openvse.evaluation.bank import drawn_for_bank, make_bank
 from openvse.evaluation.embed import embed_corpus
 from openvse.evaluation.ensemble import Member
@@ -41,6 +42,7 @@ from openvse.registry import Registry
 from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.calibrate import CountedCorpus, count_scores
 from openvse.retrieval.closed_form import LEAST_IMAGES, can_adapt, solve
+from openvse.retrieval.names import LEAST_CAPTIONED, NONE, class_names, model_without_captions, names_of
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs.model import Part, TwoTowerSpec
 from openvse.training.collapse import EQUAL_EMBEDDINGS
@@ -233,9 +235,21 @@ def build_run(
     return model, objectives
 
 
-def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask:
-    """Open data and features, and build model and objectives."""
-    corpus = open_data(recipe)
+def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask | TwoTower:
+    """Open data and features, and build model and objectives.
+
+    If a folder has too few captions to learn from, and the recipe knows names, return the model that these make alone.
+    """
+    alone = names_of(recipe) != NONE and Path(source_of(recipe)).is_dir() and not inputs.goes_on
+    try:
+        corpus = open_data(recipe)
+    except NoCaptionsError:
+        if not alone:
+            raise
+        return model_without_captions(recipe, inputs, 0)
+    if alone and len(corpus) < LEAST_CAPTIONED:
+        with suppress(RecipeError):  # a backbone without names learns from few captions
+            return model_without_captions(recipe, inputs, len(corpus))
     training = corpus.split("train")
     recipe = with_phases_for(recipe, len(training), inputs.watcher)
     model, objectives = build_run(recipe, corpus, inputs.start)  # refused before hours of extraction
@@ -284,9 +298,17 @@ def linear_baseline(task: RetrievalTask, training: Corpus) -> dict[str, float]:
 
 
 class ClosedForm:
-    """The best linear map from the images of the run to their sentences, solved in closed form."""
+    """The best linear map from the images of the run to their sentences, solved in closed form.
+
+    Args:
+        names: the names of the classes of the backbone, from which the map begins: ``auto``, ``none``, or a text file
+            with a sentence for each class. See ``class_names``.
+    """
 
     name: ClassVar[str] = "closed_form"
+
+    def __init__(self, *, names: str = AUTO) -> None:
+        self.names = names
 
     def begin(self, task: RetrievalTask, training: Corpus, inputs: RunInputs) -> Start:
         """Give the model of a task the weights of the map, report its quality, and return a copy as its start.
@@ -298,10 +320,12 @@ class ClosedForm:
             if inputs.goes_on:
                 return replace(inputs.start, name=name)
             inputs.watcher.note(f"{inputs.start.name} without training: {task.summary(task.validate())}")
-        regression = solve(task.model, training, task.features, task.text_features)
+        names = class_names(self.names, task.model)
+        regression = solve(task.model, training, task.features, task.text_features, names)
         inputs.watcher.note(
             f"start: {self.name}, a linear map from {len(training):,} images to their sentences, which explains "
-            f"{max(regression.explained, 0):.0%} of the sentences of left-out images (ridge {regression.ridge:.2g})"
+            f"{max(regression.explained, 0):.0%} of the sentences of left-out images (ridge {regression.ridge:.2g}"
+            + (f", names of {len(names):,} classes with the weight {regression.scale:.2f})" if names else ")")
         )
         start = copy.deepcopy(task.model)
         for aggregator in (start.image.aggregator, start.text.aggregator):

@@ -34,7 +34,7 @@ from openvse.scoring.calibration import read_calibration
 from openvse.scoring.hubs import read_arrays
 from openvse.search.engine import SearchEngine
 from openvse.search.exact import as_arrays
-from openvse.search.provided import MODEL_SIZE
+from openvse.search.provided import MODEL_OF_NAMES, MODEL_SIZE
 
 if TYPE_CHECKING:  # a query needs no indexer
     from openvse.indexing.build import IndexReport
@@ -45,7 +45,12 @@ LoadedModel: TypeAlias = Any
 MODEL_VARIABLE = "OPENVSE_MODEL"
 """The model of a first index, if none is named."""
 
+BUILT_IN = "names"
+"""The model of a first index that needs no download (``retrieval.names``). It lies in the folder of the index."""
+
 _FIRST_MODEL = "clip-b32"
+_OWN_MODEL = "model"
+_FINDS = "finds things, animals and places outdoors, but not people, colours or counts"
 _RUN = ("recipe.yaml", "last.pt")  # files that a run writes first
 _IMAGE_S = 0.1  # seconds of one core for an image: measured for clip-b32, with its decoding
 
@@ -256,12 +261,35 @@ class FirstIndex:
     def __str__(self) -> str:
         """Return the plan: the index to make, its model, and the time it takes."""
         minutes = max(1, round(self.count * _IMAGE_S / (os.cpu_count() or 1) / 60))
-        megabytes = 0 if missing_package() else MODEL_SIZE.get()(self.model)
-        size = f", a download of {megabytes:,} MB," if megabytes else ""
+        size = f", {load}," if (load := _download_of(self.model)) else ""
+        other = f" (--model {BUILT_IN} needs no download, and {_FINDS})" if load else ""
         return (
             f"{escaped(self.folder)} has no index yet: one of {self.count:,} images by the model {self.model}{size} "
-            f"takes about {minutes:,} minute(s), and will be {escaped(self.out)}"
+            f"takes about {minutes:,} minute(s), and will be {escaped(self.out)}{other}"
         )
+
+    def load(self, device: str, *, is_chosen: bool) -> LoadedModel:
+        """Load the model. Where nobody chose one, and the published model cannot be had, load the built-in one."""
+        if self.model != BUILT_IN:
+            try:
+                return load_embedder(self.model, device=device)
+            except ModelError as error:
+                if is_chosen:
+                    raise
+                _logger.warning("%s", error)
+        place = self.out / _OWN_MODEL
+        MODEL_OF_NAMES.get()(self.folder, place)
+        _logger.warning(
+            "the index is by the model of names, which %s. A better one (%s): openvse index %s %s --out %s --overwrite",
+            *(_FINDS, _download_of(_FIRST_MODEL), _FIRST_MODEL, escaped(self.folder), escaped(self.out)),
+        )
+        return load_embedder(str(place), device=device)
+
+
+def _download_of(model: str) -> str:
+    """Return the size of a published model in words, "" for any other."""
+    megabytes = 0 if missing_package() else MODEL_SIZE.get()(model)
+    return f"a download of {megabytes:,} MB" if megabytes else ""
 
 
 def holds_pictures(place: str | Path) -> bool:
@@ -307,11 +335,13 @@ def open_pictures(
             raise DataError(
                 f"{escaped(folder)} is no index, and holds no image: give an index, or a folder of images"
             )
-        plan = FirstIndex(folder, out, model or os.environ.get(MODEL_VARIABLE) or _FIRST_MODEL, count)
+        chosen = model or os.environ.get(MODEL_VARIABLE)
+        plan = FirstIndex(folder, out, chosen or _FIRST_MODEL, count)
         agreed(plan)
-        loaded = load_embedder(plan.model, device=device)
+        loaded = plan.load(device, is_chosen=bool(chosen))
         return out, loaded, index(loaded, folder, out, progress=progress).items
-    loaded = load_for_index(out, read_manifest(out), model, device=device)
+    own = model == BUILT_IN and (out / _OWN_MODEL).is_dir()
+    loaded = load_for_index(out, read_manifest(out), None if own else model, device=device)
     try:
         has_towers = isinstance(loaded, OnnxModel)  # a stopped first search may have left none
         report = index(loaded, folder, out, if_changed=has_towers, progress=progress).items

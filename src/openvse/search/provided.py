@@ -101,6 +101,9 @@ COMPARISON: Provided[Callable[[Any, bool], ItemComparison]] = Provided("comparis
 EXPLAINER: Provided[Callable[[Any, Any, str], dict[str, Any]]] = Provided("explainer")
 """Returns the share of each part of an image, and of each word of a sentence, in their score, as JSON."""
 
+MODEL_OF_NAMES: Provided[Callable[[Path, Path], None]] = Provided("model_of_names")
+"""Writes the model of names for a folder of images that is about to be indexed."""
+
 MODEL_SIZE: Provided[Callable[[str], int]] = Provided("model_size")
 """Returns the megabytes of a published model, or 0 if the name is none of one."""
 

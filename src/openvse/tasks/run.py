@@ -19,6 +19,7 @@ from openvse.corpus.trained_on import also_trained_on
 from openvse.errors import CheckpointError, RecipeError, TrainingError
 from openvse.files import given_path, locked, made, replacing_files, settle, write_whole
 from openvse.functional import computes_bf16
+from openvse.model.base import Model
 from openvse.model.folder import WEIGHTS
 from openvse.model.start import Start
 from openvse.pipeline import WorkProgress
@@ -37,6 +38,7 @@ from openvse.training.task import AnyTask
 from openvse.training.trainer import Trainer
 
 RECIPE = "recipe.yaml"
+_EARLIER = (METRICS, "before_after.md", "before_after.json", BEST, START, "tensorboard")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class RunResult:
 
     def __repr__(self) -> str:
         reached, why = self.progress, f", untrained: {self.untrained}" if self.untrained else ""
+        if reached.best_epoch < 0:
+            return f"RunResult({self.best}{why})"
         kept = f"epoch {reached.best_epoch}" if reached.best_epoch else "the start"
         return f"RunResult({self.best}, validation {reached.metric} {reached.best_score:.1f} of {kept}{why})"
 
@@ -87,6 +91,8 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
     start = _start_of(recipe, inputs, goes_on)
     inputs = replace(inputs, start=start, goes_on=goes_on)
     task = task_kind(recipe.task).open(recipe, inputs)
+    if isinstance(task, Model):
+        return _keep(task, recipe, inputs)
     start = task.start or start
     if inputs.accelerator.is_main_process:
         _tell_precision(recipe.training.precision, inputs.accelerator, inputs.watcher)
@@ -259,13 +265,22 @@ def _anew(folder: Path, recipe: RunRecipe) -> str:
     return shlex.join((*words, "--out", f"{folder}-more"))
 
 
+def _keep(model: Model, recipe: RunRecipe, inputs: RunInputs) -> RunResult:
+    """Write the folder of a run whose data do not allow training, in place of an earlier run."""
+    if inputs.accelerator.is_main_process:
+        with replacing_files(inputs.folder, RECIPE, (*_EARLIER, CHECKPOINT)) as folder:
+            model.save(folder / BEST)
+            _note_recipe(folder, recipe)
+    inputs.accelerator.wait_for_everyone()
+    return RunResult(inputs.folder / BEST, Progress(), "too few images with captions")
+
+
 def _begin(inputs: RunInputs, recipe: RunRecipe, start: Start | None, trainer: Trainer) -> None:
     """Write recipe, start and first checkpoint, which replace an earlier run except its features."""
     if not inputs.accelerator.is_main_process:
         trainer.checkpoint()
         return
-    earlier = (METRICS, "before_after.md", "before_after.json", BEST, START, "tensorboard")
-    with replacing_files(inputs.folder, CHECKPOINT, earlier) as folder:
+    with replacing_files(inputs.folder, CHECKPOINT, _EARLIER) as folder:
         if start is not None:  # from here on the run needs nothing else
             start.model.save(folder / START)
         _note_recipe(folder, recipe)

@@ -169,8 +169,11 @@ class TaskKind(ABC):
         """Build a saved model without its weights, from its spec among other keys, and the files of its folder."""
 
     @abstractmethod
-    def open(self, recipe: RunRecipe, inputs: RunInputs) -> AnyTask:
-        """Open the data and features, and build the model and objectives that are trained."""
+    def open(self, recipe: RunRecipe, inputs: RunInputs) -> AnyTask | Model:
+        """Open the data and features, and build the model and objectives that are trained.
+
+        A model alone is finished: the data do not allow training.
+        """
 
     @abstractmethod
     def evaluate(self, models: Sequence[Model], request: Request) -> Evaluation:

@@ -85,19 +85,21 @@ def train(
         within = interval_of(result.best, reached.metric)
         if not reached.best_epoch:
             best, within = "the start", ""  # what its folder states is about the data of its own run
-        note(f"best: {best}, validation {reached.metric} {reached.best_score:.1f}{within}")
+        if measured := reached.best_epoch >= 0:
+            note(f"best: {best}, validation {reached.metric} {reached.best_score:.1f}{within}")
         typer.echo(result.best)
-        for line in _next_commands(folder, chosen):
+        for line in _next_commands(folder, chosen, measured=measured):
             note(line)
 
 
-def _next_commands(folder: Path, recipe: RunRecipe) -> Iterator[str]:
-    """Yield the commands that follow a run, each as a line."""
+def _next_commands(folder: Path, recipe: RunRecipe, *, measured: bool) -> Iterator[str]:
+    """Yield the commands that follow a run, each as a line. A run without captions cannot be evaluated."""
     data, where, tree = recipe.data.source or "DATA", str(folder), recipe.to_dict()
     stores = {"--features": recipe.data.features, "--text-features": recipe.data.text_features}
     read = [word for name, store in stores.items() if store not in (None, "auto") for word in (name, store)]
     outside = ["--allow-outside"] * recipe.data.allow_outside
-    yield f"next: {shlex.join(('openvse', 'evaluate', where, '--on', data, *read, *outside))}"
+    if measured:
+        yield f"next: {shlex.join(('openvse', 'evaluate', where, '--on', data, *read, *outside))}"
     if recipe.task != "retrieval" or not Path(data).is_dir():
         return
     if tree["image"]["encoder"]["name"] != "precomputed" and tree["similarity"]["name"] != "fused":
@@ -148,7 +150,10 @@ def demo(
         watcher, prepare = TrainingBar(progress), counted(progress, "preparing", "items")
         overrides = [] if device is None else [f"training.device={device}"]
         result = run_demo(out, seed=0, watcher=watcher, on_images=prepare, overrides=overrides)
-    typer.echo(result.table)
+    typer.echo(
+        "Without captions, by the names of things, which photographs would suit better (--model names):"
+    )
+    typer.echo("\n".join([*result.by_names, "", "Trained on captions:", "", result.table]))
     for query, hits in zip(QUERIES, result.answers, strict=True):
         shown = ", ".join(
             f"{hit.label}{' (held out)' if hit.held_out else ''} {hit.score:.2f}" for hit in hits[:5]
