@@ -122,7 +122,7 @@ def test_index_and_evaluate(here: Path) -> None:
     assert names(refusal(DataError, evaluate, *arrays, resamples=-1), "resamples", -1)
     assert names(refusal(DataError, openvse.index, model, "photos", out="none", batch_size=0), "batch_size")
     assert names(refusal(ModelError, openvse.index, None, "photos", out="none"), "None")
-    wrong: dict[str, Any] = {"bank": "a dog", "towers": "bothh", "dtype": "float8"}
+    wrong: dict[str, Any] = {"query_bank": "a dog", "towers": "bothh", "dtype": "float8"}
     for name, value in wrong.items():
         assert names(refusal(DataError, openvse.IndexSettings, **{name: value}), name)
 

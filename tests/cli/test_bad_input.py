@@ -57,7 +57,7 @@ def test_an_override_that_cannot_be(
 
 def test_unknown_recipe(refused) -> None:
     line = refused("train", "vse_infinity/folder")
-    assert names(line, "'vse_infinity/folder'", "'vse_infinity/folder_cpu'", "'openvse list recipes'")
+    assert names(line, "'vse_infinity/folder'", "'vse_infinity/folder_cpu'", "openvse list recipes")
     assert len(re.findall(r"'\w+/\w+'", line)) == 1 + 3  # what was given, and the three nearest
 
 

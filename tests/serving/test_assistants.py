@@ -116,7 +116,7 @@ async def asks_everything(client: Client) -> None:
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert {*tools} == {"search", "similar", "describe", "show"}
     assert all(tool.annotations.read_only_hint for tool in tools.values())
-    assert {"q", "like", "where", "top_k"} <= {*tools["search"].input_schema["properties"]}
+    assert {"text", "like", "where", "top_k"} <= {*tools["search"].input_schema["properties"]}
     assert tools["describe"].input_schema["required"] == ["key"]
     found = await said(client, "search", q="red", top_k=1)
     (hit,) = found["hits"]
@@ -154,17 +154,17 @@ SPELLED: list[tuple[str, object, object]] = [
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("search", {}, "query"),
-    ("search", {"q": "red", "top_k": 100_000}, "top_k"),
-    ("search", {"q": "red", "topk": 3}, "top_k"),
-    ("search", {"q": "red " * 1000}, "q"),
-    ("search", {"q": "red", "where": ["rating >"]}, "rating"),
-    ("search", {"q": "red", "where": ["path ~ " + "*a" * 20]}, "8"),
-    ("search", {"q": {"a": 1}}, "q is {'a': 1}"),
-    ("search", {"q": "red", "top_k": [1, 2]}, "top_k"),
-    ("search", {"q": "red", "avoid": "['a dog', 'a cat']"}, "avoid"),
-    ("search", {"q": "red", "avoid": '["a", ["b"]]'}, "avoid.1"),
-    ("search", {"q": "red", "where": {"field": "size"}}, "where"),
-    ("similar", {"key": 1, "q": "red"}, "q"),
+    ("search", {"text": "red", "top_k": 100_000}, "top_k"),
+    ("search", {"text": "red", "topk": 3}, "top_k"),
+    ("search", {"text": "red " * 1000}, "text"),
+    ("search", {"text": "red", "where": ["rating >"]}, "rating"),
+    ("search", {"text": "red", "where": ["path ~ " + "*a" * 20]}, "8"),
+    ("search", {"text": {"a": 1}}, "text is {'a': 1}"),
+    ("search", {"text": "red", "top_k": [1, 2]}, "top_k"),
+    ("search", {"text": "red", "avoid": "['a dog', 'a cat']"}, "avoid"),
+    ("search", {"text": "red", "avoid": '["a", ["b"]]'}, "avoid.1"),
+    ("search", {"text": "red", "where": {"field": "size"}}, "where"),
+    ("similar", {"key": 1, "text": "red"}, "text"),
     ("describe", {"key": 99_999}, "99"),
     ("describe", {"key": "../../etc/passwd"}, "passwd"),
     ("describe", {}, "key"),
@@ -188,7 +188,7 @@ def test_errors_and_replies_are_those_of_the_rest_interface(listening: Listening
     headers = {"authorization": f"Bearer {TOKEN}"}
     rest = [
         httpx.get(f"{listening.url}/api/search", params=params, headers=headers).json()
-        for params in ({"q": "red"}, {"q": "red", "top_k": 0}, {"q": "red", "where": "size > x"})
+        for params in ({"text": "red"}, {"q": "red", "top_k": 0}, {"q": "red", "where": "size > x"})
     ]
 
     async def asks(client: Client) -> None:
@@ -251,7 +251,7 @@ def test_nonsense_slow_and_leaving_clients_keep_nobody(listening: Listening) -> 
     head = (
         f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 900\r\n"
     )
-    call = {"name": "search", "arguments": {"q": "red"}}
+    call = {"name": "search", "arguments": {"text": "red"}}
     asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode()
     for number in range(60):
         silent.append(socket.create_connection(("127.0.0.1", listening.port)))
