@@ -69,9 +69,7 @@ def main() -> None:
     for name, asked, first in (("query and item", queries, 0), ("two items", items[:800], 1)):
         scores = np.sort((asked @ items.T).numpy(), axis=1)[:, ::-1]
         best, tenth, hundredth = (np.median(scores[:, first + rank]) for rank in (0, 9, 99))
-        print(
-            f"{name}: nearest {best:.3f}, tenth {tenth:.3f}, hundredth {hundredth:.3f}, all {scores.std():.3f}"
-        )
+        print(f"{name}: nearest {best:.3f}, tenth {tenth:.3f}, hundredth {hundredth:.3f}, all {scores.std():.3f}")
 
 
 if __name__ == "__main__":

@@ -89,9 +89,7 @@ def environment() -> str:
     )
 
 
-def _measure_peak(
-    function: Callable[[InputT], object], prepare: Callable[[], InputT], sender: Connection
-) -> None:
+def _measure_peak(function: Callable[[InputT], object], prepare: Callable[[], InputT], sender: Connection) -> None:
     prepared = prepare()
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again from now
     before = _status_bytes("VmRSS")

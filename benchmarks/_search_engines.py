@@ -55,9 +55,7 @@ def write_index(folder: Path, items: int, dim: int, dtype: str = "float32") -> N
     with IndexWriter(folder, model="benchmark", roots=[Root(0, str(folder), "")], dtype=dtype) as writer:
         for start in range(0, items, BLOCK):
             count = min(BLOCK, items - start)
-            entries = [
-                Entry(Item(f"{number:09d}.jpg", number, number)) for number in range(start, start + count)
-            ]
+            entries = [Entry(Item(f"{number:09d}.jpg", number, number)) for number in range(start, start + count)]
             writer.append(entries, drawn(count, dim, seed=start).unsqueeze(1).numpy())
 
 
@@ -118,9 +116,7 @@ def measure_engine(name: str, folder: Path, asked: ArraySet, truth: list[list[in
         reopened = time.perf_counter() - started - (0.0 if name == "exact" else plain)
 
         def search(number: int) -> list[int]:
-            row: list[int] = engine.search(EmbeddedQueries(asked[number : number + 1], None), TOP_K)[1][
-                0
-            ].tolist()
+            row: list[int] = engine.search(EmbeddedQueries(asked[number : number + 1], None), TOP_K)[1][0].tolist()
             return row
 
         fast, slow, recall = search_one(search, truth)
@@ -130,9 +126,7 @@ def measure_engine(name: str, folder: Path, asked: ArraySet, truth: list[list[in
         del engine, search
         gc.collect()
         memory: object = (
-            "in the server"
-            if url
-            else (peak_memory(partial(open_and_search, url=url), partial(Path, folder)) / 1e6)
+            "in the server" if url else (peak_memory(partial(open_and_search, url=url), partial(Path, folder)) / 1e6)
         )
         plan_engine(folder, "exact").note(folder)
         return [name, fast, slow, recall, "" if name == "exact" else built, disk / 1e6, memory, reopened]

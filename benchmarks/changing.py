@@ -90,10 +90,7 @@ def update(model: Any, photos: Path, out: Path, *, overwrite: bool = False) -> d
     index(model, photos, out, IndexSettings(towers="none"), overwrite=overwrite)
     engine = SearchEngine(model, Index.open(out))
     answers = engine.answer([Query(text=each) for each in SENTENCES], Page(TOP))
-    return {
-        each: {hit.id: hit.score for hit in answer.hits}
-        for each, answer in zip(SENTENCES, answers, strict=True)
-    }
+    return {each: {hit.id: hit.score for hit in answer.hits} for each, answer in zip(SENTENCES, answers, strict=True)}
 
 
 def change(folder: Path, ends: float, replaced: float, log: Path) -> None:
@@ -121,11 +118,7 @@ def change(folder: Path, ends: float, replaced: float, log: Path) -> None:
 
 async def asked(client: Client, path: str, body: bytes = b"") -> tuple[int, bytes]:
     """Return the status and the body of a reply."""
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\n"
-        if body
-        else f"GET {path} HTTP/1.1\r\nHost: localhost\r\n"
-    )
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n" if body else f"GET {path} HTTP/1.1\r\nHost: localhost\r\n"
     if body:
         head += f"Content-Type: multipart/form-data; boundary=cut\r\nContent-Length: {len(body)}\r\n"
     client.writer.write(f"{head}\r\n".encode() + body)
@@ -141,9 +134,7 @@ def upload(path: Path) -> bytes:
     return head + path.read_bytes() + b"\r\n--cut--\r\n"
 
 
-async def ask_until(
-    port: int, number: int, ends: float, query: Path, seen: dict[str, Seen], found: list[Any]
-) -> None:
+async def ask_until(port: int, number: int, ends: float, query: Path, seen: dict[str, Seen], found: list[Any]) -> None:
     """Ask one thing after the other until the end; keep how long it took, and the answers to sentences."""
     client, drawn, keys = await Client.connected(port), random.Random(number), [1]
     while time.time() < ends:
@@ -214,9 +205,7 @@ def measure(folder: Path, minutes: float, pictures: int, clients: int) -> str:
         with serving(folder) as served:
 
             async def load(port: int = served.port, until: float = (half, ends)[number]) -> None:
-                asks = [
-                    ask_until(port, each, until, folder / "query.jpg", seen, found) for each in range(clients)
-                ]
+                asks = [ask_until(port, each, until, folder / "query.jpg", seen, found) for each in range(clients)]
                 await asyncio.gather(*asks)
 
             began = served.memory
@@ -225,13 +214,9 @@ def measure(folder: Path, minutes: float, pictures: int, clients: int) -> str:
         while number == 0 and not any(json.loads(line)["replaced"] for line in log.read_text().splitlines()):
             time.sleep(0.2)
     changer.join()
-    versions = [
-        Version(each["began"], each["answers"]) for each in map(json.loads, log.read_text().splitlines())
-    ]
+    versions = [Version(each["began"], each["answers"]) for each in map(json.loads, log.read_text().splitlines())]
     ages = ages_of(found, versions)
-    rows = [
-        [kind, len(seen[kind].seconds), *_quantiles(seen[kind].seconds), seen[kind].errors] for kind in KINDS
-    ]
+    rows = [[kind, len(seen[kind].seconds), *_quantiles(seen[kind].seconds), seen[kind].errors] for kind in KINDS]
     return "\n\n".join(
         (
             table(["request", "answers", "p50 ms", "p99 ms", "errors"], rows),
@@ -251,9 +236,7 @@ def _quantiles(seconds: Sequence[float]) -> tuple[float, float]:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=15)
     parser.add_argument("--pictures", type=int, default=200)
     parser.add_argument("--clients", type=int, default=8)

@@ -66,9 +66,7 @@ def sort_matrix(embedded: Embedded) -> FoundRanks:
 def sort_queries(embedded: Embedded) -> FoundRanks:
     images, texts = embedded
     groups = np.split(texts, len(images))
-    return _sorted(
-        (image @ texts.T for image in images), (row for group in groups for row in group @ images.T)
-    )
+    return _sorted((image @ texts.T for image in images), (row for group in groups for row in group @ images.T))
 
 
 def _sorted(of_images: Iterable[np.ndarray], of_texts: Iterable[np.ndarray]) -> FoundRanks:
@@ -125,9 +123,7 @@ def report(num_images: int, repeats: int) -> str:
     works = [partial(way.rank, data) for way, data in zip(WAYS.values(), inputs, strict=True)]
     seconds = median_times(works, repeats=repeats, warmup=0)
     above = [peak_memory(way.rank, make) / 2**20 for way, make in zip(WAYS.values(), makers, strict=True)]
-    whole = [
-        peak + sum(side.nbytes for side in data) / 2**20 for peak, data in zip(above, inputs, strict=True)
-    ]
+    whole = [peak + sum(side.nbytes for side in data) / 2**20 for peak, data in zip(above, inputs, strict=True)]
     columns = [_with_ratio(values) for values in (seconds, above, whole)]
     size = f"{num_images:,} images x {CAPTIONS * num_images:,} texts x {DIM}, median of {repeats}"
     header = ["way", "seconds (ratio)", "peak MiB above the embeddings (ratio)", "with them (ratio)"]
@@ -148,9 +144,7 @@ def views_of(embedded: Embedded, count: int) -> tuple[EmbeddingSet, EmbeddingSet
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(len(images), count, DIM, generator=generator) / DIM**0.5
     views = normalize(images.unsqueeze(1) + (0.5 * noise if count > 1 else 0.0))
-    exist = [
-        torch.ones(len(side), number, dtype=torch.bool) for side, number in ((images, count), (texts, 1))
-    ]
+    exist = [torch.ones(len(side), number, dtype=torch.bool) for side, number in ((images, count), (texts, 1))]
     return EmbeddingSet(views, exist[0]), EmbeddingSet(texts.unsqueeze(1), exist[1])
 
 
@@ -204,9 +198,7 @@ def growth_report(sizes: Sequence[int]) -> str:
         speed = pairs / seconds
         items.append((1 + CAPTIONS) * size)
         peaks.append(above)
-        rows.append(
-            [f"{size:,} x {CAPTIONS * size:,}", seconds, f"{speed / 1e6:,.0f}", f"{above / 2**20:.1f}"]
-        )
+        rows.append([f"{size:,} x {CAPTIONS * size:,}", seconds, f"{speed / 1e6:,.0f}", f"{above / 2**20:.1f}"])
     slope, base = np.polyfit(items, peaks, 1)
     memory = (base + slope * (1 + CAPTIONS) * LARGE) / 2**20
     hours = CAPTIONS * LARGE**2 / speed / 3600

@@ -251,9 +251,7 @@ def print_images(folder: Path) -> None:
     for threads in (1, 2):
         words = [sys.executable, __file__, "--images-in", str(folder), "--threads", str(threads)]
         rows += json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    told = [
-        [name, mine, theirs, f"{mine / theirs:.2f}", f"{cosine:.5f}"] for name, mine, theirs, cosine in rows
-    ]
+    told = [[name, mine, theirs, f"{mine / theirs:.2f}", f"{cosine:.5f}"] for name, mine, theirs, cosine in rows]
     print(table(["row", "openvse", "sentence-transformers", "ratio", "lowest cosine"], told), flush=True)
 
 

@@ -58,9 +58,7 @@ def distributions(names: tuple[str, ...]) -> dict[str, Distribution]:
         except PackageNotFoundError:  # of another platform
             continue
         needed = map(Requirement, found[name].requires or [])
-        waiting += [
-            each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})
-        ]
+        waiting += [each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
     return found
 
 

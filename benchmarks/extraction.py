@@ -44,9 +44,7 @@ def draw(folder: Path, number: int, size: tuple[int, int]) -> None:
     """Write photos: soft shapes with the noise of a sensor, which is what a decoder spends its time on."""
     for index in range(number):
         noise = np.random.default_rng(index).integers(0, 256, (12, 16, 3), dtype=np.uint8)
-        soft = (
-            Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC).filter(ImageFilter.GaussianBlur(2))
-        )
+        soft = Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC).filter(ImageFilter.GaussianBlur(2))
         grain = np.random.default_rng(index).normal(0, 9, (size[1], size[0], 3))
         photo = Image.fromarray((np.asarray(soft) + grain).clip(0, 255).astype(np.uint8))
         photo.save(folder / f"{index:04d}.jpg", quality=90)
@@ -121,9 +119,7 @@ def compare(backbone: Backbone, paths: Sequence[Path], folder: Path, arguments: 
     workers = arguments.workers
     ways = {
         "each batch decoded, then encoded": partial(in_turn, backbone, paths),
-        f"decoded beside the backbone, {workers} thread(s)": partial(
-            beside, backbone, paths, workers=workers
-        ),
+        f"decoded beside the backbone, {workers} thread(s)": partial(beside, backbone, paths, workers=workers),
     }
     seconds = paired(list(ways.values()), folder, arguments.repeats)
     faster = np.median(seconds[:, :1, 0] / seconds[:, :, 0], axis=0)
@@ -147,9 +143,7 @@ def waiting(local: torch.Tensor, seconds: float, inputs: Inputs) -> Features:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("options", nargs="*", help="the backbone's options, such as image_size=512")
     parser.add_argument("--backbone", default="efficientnet_lite0")
     parser.add_argument("--folder", type=Path, help="pictures to read; drawn where it is left out")
@@ -169,9 +163,7 @@ def main() -> None:
             width, height = map(int, arguments.size.split("x"))
             draw(source, arguments.pictures, (width, height))
         paths = list_media(source).paths[: arguments.pictures]
-        print(
-            f"{len(paths)} pictures, {backbone.fingerprint}; {environment()}, load {os.getloadavg()[0]:.1f}\n"
-        )
+        print(f"{len(paths)} pictures, {backbone.fingerprint}; {environment()}, load {os.getloadavg()[0]:.1f}\n")
         measured = steps(backbone, paths, folder)
         whole = sum(seconds for _, seconds in measured)
         rows = [[name, 1000 * s / len(paths), len(paths) / s, f"{s / whole:.0%}"] for name, s in measured]

@@ -106,8 +106,7 @@ def main() -> None:
         steps = [partial(train, batch_of(size, 128), ours) for ours in (True, False)]
         ours, graph = median_times(steps, repeats=5)
         memory = [
-            peak_memory(partial(train, ours=mine), partial(batch_of, size, 128)) / 2**20
-            for mine in (True, False)
+            peak_memory(partial(train, ours=mine), partial(batch_of, size, 128)) / 2**20 for mine in (True, False)
         ]
         rows.append([size, 1e3 * ours, 1e3 * graph, graph / ours, *map(int, memory), memory[1] / memory[0]])
     header = ["batch", "ours, ms", "whole graph, ms", "ratio", "ours, MiB", "whole graph, MiB", "ratio"]
@@ -120,11 +119,7 @@ def main() -> None:
             memory = [peak_memory(blocks, partial(tuple, (images, texts, 32))) / 2**20]
             seconds = time.perf_counter() - started
             rows.append([f"{images} x {texts}", int(images * texts / seconds), int(memory[0])])
-        print(
-            table(
-                ["images x texts, width 32", "pairs/s, start-up included", "peak MiB with the tokens"], rows
-            )
-        )
+        print(table(["images x texts, width 32", "pairs/s, start-up included", "peak MiB with the tokens"], rows))
 
 
 if __name__ == "__main__":

@@ -185,10 +185,7 @@ def write_regions(folder: Path, count: int) -> None:
 
 def write_pictures(folder: Path, count: int) -> None:
     """Write JPEG files of 500 x 375, which differ: some that are drawn, with a comment of their own each."""
-    drawn = [
-        path.read_bytes()
-        for path in draw(folder.with_name(f"{folder.name}_drawn"), (500, 375), min(count, 64))
-    ]
+    drawn = [path.read_bytes() for path in draw(folder.with_name(f"{folder.name}_drawn"), (500, 375), min(count, 64))]
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         comment = f"{number:06}".encode()
@@ -296,9 +293,7 @@ class Clock(Silent):
             "kernels_a_step": len(kernels) / steps,
             "kernels_ms_a_step": busy / steps / 1000,
             "longest": _longest(kernels, steps),
-            "calls_ms_a_step": _longest(
-                [each for each in events if each.get("cat") == "cuda_runtime"], steps
-            ),
+            "calls_ms_a_step": _longest([each for each in events if each.get("cat") == "cuda_runtime"], steps),
             "operators": _longest([each for each in events if each.get("cat") == "cpu_op"], steps, 40),
         }
         return busy / (reached - spans[0][0]), details
@@ -413,9 +408,7 @@ def gpo_beside_max(place: Place, names: dict[str, str], to: Results) -> None:
     """Time a whole step with GPO in both towers beside one with the maximum."""
     times = []
     for pool in ("gpo", "max"):
-        model = replace(
-            MODELS[0], changes=(*MODELS[0].changes, *(f"{side}.aggregator={pool}" for side in SIDES))
-        )
+        model = replace(MODELS[0], changes=(*MODELS[0].changes, *(f"{side}.aggregator={pool}" for side in SIDES)))
         recipe = recipe_of(model, names, "bf16", place)
         accelerator = Accelerator(cpu=place.device.type == "cpu")
         task = open_retrieval(recipe, RunInputs(place.folder / "plain", accelerator, Silent()))
@@ -451,9 +444,7 @@ def agreement(place: Place, to: Results) -> None:
     images = pad([torch.randn(REGIONS, WIDTH, generator=generator) for _ in range(size)])
     pairs = torch.arange(size)
     positives = torch.eye(size, dtype=torch.bool)
-    batch = Batch(
-        images, pad(model.text.encoder.tokenize(said)), positives, pairs, torch.stack([pairs, pairs], 1)
-    )
+    batch = Batch(images, pad(model.text.encoder.tokenize(said)), positives, pairs, torch.stack([pairs, pairs], 1))
 
     def found(device: torch.device, precision: str) -> tuple[Tensor, Tensor, Tensor]:
         """Return the losses, the first gradients, and how far the weights have moved."""
@@ -481,9 +472,7 @@ def agreement(place: Place, to: Results) -> None:
                     "loss": abs(float(there[0][0]) / first - 1),
                     "gradients": float((there[1] - here[1]).norm() / here[1].norm()),
                     f"losses of {count} steps": float((there[0] - here[0]).abs().max()) / first,
-                    f"change of the weights in {count} steps": float(
-                        (there[2] - here[2]).norm() / here[2].norm()
-                    ),
+                    f"change of the weights in {count} steps": float((there[2] - here[2]).norm() / here[2].norm()),
                 }
                 for name, value in apart.items():
                     to.add(f"{name}, {precision}, relative difference from the CPU", f"{value:.1e}", goal)
@@ -545,9 +534,7 @@ def index(place: Place, names: dict[str, str], to: Results) -> None:
     backbone = model.image.encoder.backbone
     began = time.perf_counter()
     for _ in decoded([paths], lambda path: backbone.read(Path(path), exact=False), str):
-        to.add(
-            f"pictures read in {DECODERS} threads, a second", f"{count / (time.perf_counter() - began):,.0f}"
-        )
+        to.add(f"pictures read in {DECODERS} threads, a second", f"{count / (time.perf_counter() - began):,.0f}")
     build_index(model, [pictures], place.folder / "index")  # kernels are loaded
     began = time.perf_counter()
     build_index(model, [pictures], place.folder / "index2")
@@ -604,9 +591,7 @@ SECTIONS = ("agreement", "pooling", "evaluation", "index", "steps")
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--share", type=float, default=1.0, help="of the sizes, to try the script")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, metavar="SECTION")

@@ -85,9 +85,7 @@ def beside_extraction(folder: Path, images: int, repeats: int) -> str:
     places: Iterator[Path] = (folder / f"out {number}" for number in count())
 
     def extract() -> None:
-        report = extract_features(
-            backbone, [(path.name, path) for path in paths], next(places), batch_size=BATCH
-        )
+        report = extract_features(backbone, [(path.name, path) for path in paths], next(places), batch_size=BATCH)
         assert report.done == images
 
     def index() -> None:

@@ -98,9 +98,7 @@ def terms() -> dict[str, Term]:
     soft = InfoNCE(temperature=TEMPERATURE, margin=MARGIN)
     return {
         "contrast, hardest + hinge (triplet)": Contrast(miner=Hardest(), criterion=hinge),
-        "contrast, all + hinge, averaged (MIL)": Contrast(
-            miner=All(), criterion=mean_hinge, reduction="mean"
-        ),
+        "contrast, all + hinge, averaged (MIL)": Contrast(miner=All(), criterion=mean_hinge, reduction="mean"),
         "contrast, adaptive_top_k + info_nce (AdOpt)": Contrast(miner=AdaptiveTopK(), criterion=soft),
         "multi_view_average": MultiViewAverage(miner=Hardest(), criterion=hinge),
         "multi_view_bound": MultiViewBound(miner=Hardest(), criterion=hinge),
@@ -115,9 +113,7 @@ def main() -> None:
     torch.manual_seed(0)
     print(environment())
     single = scored_batch(1, 1)
-    adopt = Contrast(
-        miner=AdaptiveTopK(), criterion=InfoNCE(temperature=TEMPERATURE, margin=MARGIN), reduction="mean"
-    )
+    adopt = Contrast(miner=AdaptiveTopK(), criterion=InfoNCE(temperature=TEMPERATURE, margin=MARGIN), reduction="mean")
     chosen = int(AdaptiveTopK().diagnostics(single.scores, single.positives)["num_negatives"])
     gathering = partial(adopt_by_gathering, chosen)
     rows = [

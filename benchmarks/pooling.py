@@ -69,9 +69,7 @@ def finish(batch: Features) -> None:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     device = parser.parse_args().device
     torch.manual_seed(0)
@@ -91,11 +89,7 @@ def main() -> None:
             ratios = gpo / mean, gpo / top, gpo / plain
             rows.append([name, step.__name__.replace("_", " + "), mean, top, gpo, *ratios])
     print(environment())
-    print(
-        table(
-            ["sets", "pass", "mean, ms", "max, ms", "GPO, ms", "GPO / mean", "GPO / max", "GPO / plain"], rows
-        )
-    )
+    print(table(["sets", "pass", "mean, ms", "max, ms", "GPO, ms", "GPO / mean", "GPO / max", "GPO / plain"], rows))
 
 
 if __name__ == "__main__":

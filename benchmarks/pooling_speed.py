@@ -58,9 +58,7 @@ def time_poolings(
     mask = torch.ones(batch, elements, dtype=torch.bool)
     features = Features(torch.randn(batch, elements, width), mask, torch.randn(batch, width))
     pools = [_Halves(name, width) for name in names]
-    calls: list[Callable[[], object]] = [
-        partial(step, p, features) for p in pools for step in (_forward, _train)
-    ]
+    calls: list[Callable[[], object]] = [partial(step, p, features) for p in pools for step in (_forward, _train)]
     speeds = [batch / seconds for seconds in median_times(calls, repeats, warmup=1)]
     return [PoolingSpeed(*each) for each in zip(names, speeds[::2], speeds[1::2], strict=True)]
 
@@ -76,9 +74,7 @@ class _Halves:
     def __call__(self, features: Features) -> Tensor:
         """Return the sum of squares of all embeddings, of which a gradient can be taken."""
         assert features.pooled is not None
-        parts = (
-            each.tensor_split(len(self._pools)) for each in (features.local, features.mask, features.pooled)
-        )
+        parts = (each.tensor_split(len(self._pools)) for each in (features.local, features.mask, features.pooled))
         pooled = (pool(Features(*part)) for pool, *part in zip(self._pools, *parts, strict=True))
         return torch.stack([each.vectors.square().sum() for each in pooled]).sum()
 
@@ -95,9 +91,7 @@ def _train(pool: _Halves, features: Features) -> None:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("poolings", nargs="*", default=POOLINGS, help="aggregators, as recipes name them")
     parser.add_argument("--elements", type=int, default=36, help="local features of an item")
     parser.add_argument("--width", type=int, default=1024, help="width of the features")

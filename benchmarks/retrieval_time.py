@@ -68,14 +68,10 @@ def time_retrieval(
         repeats: how often each query is timed; one more warms up.
         tokens: how many local features an image of a pair scorer has.
     """
-    return [
-        timed for name, model in towers.items() for timed in _time_model(name, model, sizes, repeats, tokens)
-    ]
+    return [timed for name, model in towers.items() for timed in _time_model(name, model, sizes, repeats, tokens)]
 
 
-def _time_model(
-    name: str, model: TwoTower, sizes: Sequence[int], repeats: int, tokens: int
-) -> Iterator[Timed]:
+def _time_model(name: str, model: TwoTower, sizes: Sequence[int], repeats: int, tokens: int) -> Iterator[Timed]:
     one_image, one_text = _shapes(model, tokens)
     pairs = not model.image.aggregator.fixed_k
     kind = f"pairs, {one_image[0]} tokens" if pairs else f"{one_image[0]} embedding{'s' * (one_image[0] > 1)}"
@@ -148,9 +144,7 @@ def untrained(width: int = 1024) -> dict[str, TwoTower]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help="runs or models; NAME=MODEL names one in the table")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="images in the gallery")
     parser.add_argument("--tokens", type=int, default=36, help="local features of an image, for pair scorers")

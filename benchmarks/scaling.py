@@ -95,8 +95,7 @@ def table(collections: Sequence[Collection]) -> str:
     header = ["step", "unit", *(collection.name for collection in collections)]
     rows = [header, ["---", "---", *("---:" for _ in collections)]]
     rows += [
-        [slope.step, slope.unit, *(_rounded(slope.value(collection)) for collection in collections)]
-        for slope in SLOPES
+        [slope.step, slope.unit, *(_rounded(slope.value(collection)) for collection in collections)] for slope in SLOPES
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -190,9 +189,7 @@ class Drawn:
 
         began = time.perf_counter()
         words = ("evaluate", name, "--on", "captions.csv", "--features", "features", "--split", "test")
-        paths = [
-            str(self.folder / word) if word in (name, "captions.csv", "features") else word for word in words
-        ]
+        paths = [str(self.folder / word) if word in (name, "captions.csv", "features") else word for word in words]
         result = CliRunner().invoke(app, paths)
         assert result.exit_code == 0, result.output
         return {"evaluate": time.perf_counter() - began, "memory": _peak_mb()}
@@ -240,9 +237,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--images", type=float, help="images of a collection of your own")
     parser.add_argument("--captions", type=float, help="its captions; one for each image if absent")
-    parser.add_argument(
-        "--measure", type=Path, metavar="FOLDER", help="train at that size, on data drawn there"
-    )
+    parser.add_argument("--measure", type=Path, metavar="FOLDER", help="train at that size, on data drawn there")
     parser.add_argument("--held-out", type=int, default=5000, help="images for validation, and for the test")
     parser.add_argument("--regions", type=int, default=36)
     parser.add_argument("--width", type=int, default=2048)

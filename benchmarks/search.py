@@ -86,8 +86,7 @@ def compare_products(items: int, dim: int, repeats: int) -> str:
     )
     one_pass, product = seconds[sides[0][0]], seconds[f"product, {MANY} queries"]
     rows = [
-        [name, 1000 * taken, taken / (product if str(MANY) in name else one_pass)]
-        for name, taken in seconds.items()
+        [name, 1000 * taken, taken / (product if str(MANY) in name else one_pass)] for name, taken in seconds.items()
     ]
     return table(["what", "ms", f"ratio to the pass, or to the product of {MANY}"], rows)
 
@@ -160,10 +159,7 @@ def compare_words(folder: Path, items: int, dim: int, repeats: int) -> str:
     rows = []
     with SearchEngine(Drawn(dim), Index.open(folder)) as engine:
         for sentence in ("a red dog on the beach", "a red dog word7", "beach", "IMG_0001234", "jpg"):
-            sides = [
-                partial(engine.answer, sentence, Page(10, only=only))
-                for only in ("similarity", "words", None)
-            ]
+            sides = [partial(engine.answer, sentence, Page(10, only=only)) for only in ("similarity", "words", None)]
             looks, words, both = median_times(sides, repeats, rest=REST)
             rows.append([sentence, 1000 * looks, 1000 * words, 1000 * both, both / looks])
     return table(["sentence", "similarity, ms", "words alone, ms", "both, ms", "ratio"], rows)

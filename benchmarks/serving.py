@@ -238,16 +238,11 @@ def measure_memory(folder: Path, count: int, pieces: int = 5) -> str:
 
 
 FORM = b'--b\r\nContent-Disposition: form-data; name="image"; filename="x"\r\n\r\n'
-UPLOAD = (
-    b"POST /api/search/image HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
-)
+UPLOAD = b"POST /api/search/image HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
 HARM = {
     "1,000 idle connections": b"",
     "1,000 with 20 kB of a head": b"GET / HTTP/1.1\r\nHost: localhost\r\nx: " + b"y" * 20_000,
-    "1,000 uploads that stop after 0.9 MB": UPLOAD
-    + b"Content-Length: 19000000\r\n\r\n"
-    + FORM
-    + bytes(900_000),
+    "1,000 uploads that stop after 0.9 MB": UPLOAD + b"Content-Length: 19000000\r\n\r\n" + FORM + bytes(900_000),
     "1,000 downloads of 30 MB that nobody reads": b"GET /api/items/1/file HTTP/1.1\r\nHost: localhost\r\n\r\n",
 }
 
@@ -300,9 +295,7 @@ def measure_page(folder: Path, repeats: int = 15) -> str:
     """Return the table of what the page takes from the key to the first image."""
     from playwright.sync_api import sync_playwright
 
-    browser_path = next(
-        (found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None
-    )
+    browser_path = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
     with serving(folder) as served, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 800})
@@ -327,9 +320,7 @@ def measure_page(folder: Path, repeats: int = 15) -> str:
         ["hits are listed", float(np.median(listed)), float(listed.max())],
         ["the first image is there", float(np.median(shown)), float(shown.max())],
     ]
-    opening = (
-        f"opening: first paint after {first[0]:.0f} ms, {first[1]} requests, {first[2]:.1f} kB transferred"
-    )
+    opening = f"opening: first paint after {first[0]:.0f} ms, {first[1]} requests, {first[2]:.1f} kB transferred"
     return table(["from the key to", "median ms", "slowest ms"], rows) + f"\n\n{opening}"
 
 

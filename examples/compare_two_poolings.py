@@ -42,8 +42,7 @@ print(", ".join(f"{pooling}: RSUM {value:.1f}" for pooling, value in rsum.items(
 
 # The same seed draws the same items for both poolings: that makes the comparison a paired one.
 drawn_rsum = {
-    pooling: bootstrap_replicates(ranked, pairs, resamples=1000, seed=0)["rsum"]
-    for pooling, ranked in ranks.items()
+    pooling: bootstrap_replicates(ranked, pairs, resamples=1000, seed=0)["rsum"] for pooling, ranked in ranks.items()
 }
 low, high = np.percentile(drawn_rsum["gpo"] - drawn_rsum["mean"], [2.5, 97.5])
 print(f"gpo minus mean: {rsum['gpo'] - rsum['mean']:+.1f}, 95 % interval {low:+.1f} to {high:+.1f}")

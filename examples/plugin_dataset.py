@@ -40,6 +40,4 @@ if __name__ == "__main__":
     Path("shapes/pairs.txt").write_text("\n".join(lines))
     test_pairs(Path("shapes"))
     corpus = open_corpus("pairs:shapes")
-    print(
-        f"{len(corpus)} images, {len(corpus.split('train'))} of them for training: {corpus.captions[0]!r}, ..."
-    )
+    print(f"{len(corpus)} images, {len(corpus.split('train'))} of them for training: {corpus.captions[0]!r}, ...")

@@ -13,9 +13,7 @@ class SentenceClassifier(nn.Module):
     def __init__(self, num_words: int, num_classes: int, dim: int = 32) -> None:
         super().__init__()
         self.words = nn.Embedding(num_words, dim, padding_idx=0)
-        self.layer = nn.TransformerEncoderLayer(
-            dim, nhead=4, dim_feedforward=64, dropout=0.0, batch_first=True
-        )
+        self.layer = nn.TransformerEncoderLayer(dim, nhead=4, dim_feedforward=64, dropout=0.0, batch_first=True)
         self.pool = openvse.pooling("gpo", dim=dim)
         self.classify = nn.Linear(dim, num_classes)
 

@@ -72,9 +72,7 @@ def main(arguments: Sequence[str]) -> None:
     counts: Counter[tuple[str, str]] = Counter()
     options.out.mkdir(parents=True, exist_ok=True)
     with (options.out / "metadata.jsonl").open("w") as lines:
-        for name, path, split, own in zip(
-            corpus.image_ids, corpus.image_paths, corpus.splits, captions, strict=True
-        ):
+        for name, path, split, own in zip(corpus.image_ids, corpus.image_paths, corpus.splits, captions, strict=True):
             if not split or (split == "train" and name not in kept):
                 continue
             link = options.out / name

@@ -43,14 +43,10 @@ def main() -> None:
         model = load_as(TwoTower, name)
         embedded = embed_corpus(model, corpus, features)
         member = Member(embedded.images, embedded.texts, model.similarity)
-        report = evaluate_sets(
-            member.images, member.texts, embedded.corpus.relevance, member.similarity, resamples=0
-        )
+        report = evaluate_sets(member.images, member.texts, embedded.corpus.relevance, member.similarity, resamples=0)
         known = order_known(member, embedded.corpus)
         low, high = interval(known)
-        print(
-            f"| {name} | {report.metrics['rsum']:.1f} | {100 * known.mean():.1f} ({low:.1f} to {high:.1f}) |"
-        )
+        print(f"| {name} | {report.metrics['rsum']:.1f} | {100 * known.mean():.1f} ({low:.1f} to {high:.1f}) |")
 
 
 def order_known(member: Member, corpus: Corpus) -> Float[np.ndarray, "pairs"]:

@@ -127,9 +127,7 @@ def write(folder: Path) -> list[dict[str, Any]]:
         lines += [*common, *own, *([] if photo["has_sidecar"] else xmp), str(path), "-execute"]
         if photo["has_sidecar"]:
             lines += [*common, *xmp, str(beside), "-execute"]
-    subprocess.run(
-        ["exiftool", "-@", "-"], input="\n".join(lines), text=True, check=True, capture_output=True
-    )
+    subprocess.run(["exiftool", "-@", "-"], input="\n".join(lines), text=True, check=True, capture_output=True)
     return photos
 
 
@@ -152,9 +150,7 @@ def told(folder: Path, pattern: str) -> dict[str, dict[str, Any]]:
 def expected(own: dict[str, Any], beside: dict[str, Any]) -> dict[str, Any]:
     """Return what openvse should say by exiftool's readings of a file and of its sidecar, which wins."""
     said = [_of(beside), _of(own)]
-    return {
-        key: next((each[key] for each in said if each.get(key) not in (None, "", [])), None) for key in KEYS
-    }
+    return {key: next((each[key] for each in said if each.get(key) not in (None, "", [])), None) for key in KEYS}
 
 
 def _of(read: dict[str, Any]) -> dict[str, Any]:

@@ -59,15 +59,11 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE for every run, such as where the data is")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--methods", nargs="+", help="only these, in this order")
-    parser.add_argument(
-        "--seeds", type=int, default=3, help="number of seeds of a chosen setting; 1 only chooses"
-    )
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds of a chosen setting; 1 only chooses")
     parser.add_argument(
         "--chosen", action="store_true", help="print the runs of the chosen settings, and train nothing"
     )
-    parser.add_argument(
-        "--keep", type=Path, help="write a line of JSON for each finished run, and train nothing"
-    )
+    parser.add_argument("--keep", type=Path, help="write a line of JSON for each finished run, and train nothing")
     options = parser.parse_intermixed_args(arguments)
     plan = yaml.safe_load(options.plan.read_text())
     methods = options.methods or [*plan["methods"]]
@@ -148,9 +144,7 @@ def keep(settings: Mapping[str, Sequence[Setting]], out: Path, target: Path) -> 
                 continue
             records = read_records(run / METRICS)
             recipe = yaml.safe_load((run / "recipe.yaml").read_text())
-            recipe["data"] = {
-                key: value for key, value in recipe["data"].items() if not isinstance(value, str)
-            }
+            recipe["data"] = {key: value for key, value in recipe["data"].items() if not isinstance(value, str)}
             line = {
                 "run": run.name,
                 f"validation_{'accuracy' if recipe['task'] == 'vqa' else 'rsum'}": [

@@ -53,9 +53,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("source", help="a data set with all splits, such as flickr8k:FOLDER")
     parser.add_argument("--store", type=Path, required=True, help="feature store of the backbone of folder")
-    parser.add_argument(
-        "--arrays", type=Path, required=True, help="file of the descriptions, made if missing"
-    )
+    parser.add_argument("--arrays", type=Path, required=True, help="file of the descriptions, made if missing")
     parser.add_argument("--recipe", default="folder", help="whose encoders describe images and sentences")
     parser.add_argument("--split", default="validation")
     parser.add_argument("--sizes", type=int, nargs="+", default=[0, 20, 100, 800])
@@ -108,9 +106,7 @@ def solved(corpus: Corpus, known: dict[str, Any], chosen: Any, names: bool) -> M
     order = corpus.relevance.texts[np.isin(corpus.relevance.images, chosen)]
     targets = np.zeros((len(chosen), table.shape[1]))
     row_of = dict(zip(chosen.tolist(), range(len(chosen)), strict=True))
-    owners = [
-        row_of[image] for image in corpus.relevance.images[np.isin(corpus.relevance.images, chosen)].tolist()
-    ]
+    owners = [row_of[image] for image in corpus.relevance.images[np.isin(corpus.relevance.images, chosen)].tolist()]
     np.add.at(targets, owners, known["T"][order])
     targets /= np.bincount(part.relevance.images, minlength=len(chosen))[:, None]
     pooled, likely = np.split(known["X"][chosen], [-len(table)], axis=1)
@@ -137,18 +133,14 @@ def print_words(corpus: Corpus, known: dict[str, Any], test: Any, words: Sequenc
     queries = unit(described_by(model).encode_text(list(words)).vectors[:, 0].double().numpy() @ weight)
     found = (member.images.vectors[:, 0] @ queries.vectors[:, 0].T).numpy()
     for word, column in zip(words, found.T, strict=True):
-        has = np.array(
-            [f" {word} " in f" {text.lower().replace('.', ' ').replace(',', ' ')} " for text in captions]
-        )
+        has = np.array([f" {word} " in f" {text.lower().replace('.', ' ').replace(',', ' ')} " for text in captions])
         images = np.zeros(len(test), bool)
         images[relevance.images[has[relevance.texts]]] = True
         best = np.argsort(-column)[:10]
         print(f"{word}: {images[best].mean():.1f} of the ten best, {images.mean():.2f} of all", flush=True)
 
 
-def measured(
-    corpus: Corpus, known: dict[str, Any], maps: Maps, test: Any, chosen: Any
-) -> tuple[Report, Report]:
+def measured(corpus: Corpus, known: dict[str, Any], maps: Maps, test: Any, chosen: Any) -> tuple[Report, Report]:
     """Return the report of a split, plain and with hubs taken out, if the images are enough for a bank."""
     member, relevance = member_of(corpus, known, maps, test)
     plain = evaluate_sets(member.images, member.texts, relevance, member.similarity, name="plain")
@@ -161,9 +153,7 @@ def measured(
         bank = make_bank("study", own, drawn)
     except DataError:
         return plain, plain
-    return plain, evaluate_sets(
-        member.images, member.texts, relevance, member.similarity, name="hubs out", bank=bank
-    )
+    return plain, evaluate_sets(member.images, member.texts, relevance, member.similarity, name="hubs out", bank=bank)
 
 
 def member_of(corpus: Corpus, known: dict[str, Any], maps: Maps, images: Any) -> tuple[Member, Any]:

@@ -51,9 +51,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[20, 100, 800, 5000])
     parser.add_argument("--settings", nargs="+", default=["vse_infinity/folder_cpu"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument(
-        "--split", default="test", help="the images to measure on: test, or validation to choose by"
-    )
+    parser.add_argument("--split", default="test", help="the images to measure on: test, or validation to choose by")
     parser.add_argument("--test", type=int, default=1000, help="test images, at most")
     parser.add_argument(
         "--captions", type=int, help="captions of an image to learn from, at most; all of them if absent"
@@ -62,9 +60,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     corpus = open_corpus(options.source)
     if (most := len(corpus.split("train"))) < max(options.sizes):
-        parser.error(
-            f"{options.source} has {most} images to learn from, but --sizes asks for {max(options.sizes)}"
-        )
+        parser.error(f"{options.source} has {most} images to learn from, but --sizes asks for {max(options.sizes)}")
     done = {(row["source"], row["size"], row["setting"], row["seed"]) for row in read_rows(options.out)}
     for size in options.sizes:
         for seed in options.seeds:
@@ -100,9 +96,7 @@ def _measure(corpus: Corpus, case: Case, place: Path, options: argparse.Namespac
     return (corpus.name, case.size, case.setting, case.seed, *(f"{figure:.2f}" for figure in figures))
 
 
-def _write_folder(
-    corpus: Corpus, case: Case, folder: Path, num_test: int, captions: int | None, split: str
-) -> str:
+def _write_folder(corpus: Corpus, case: Case, folder: Path, num_test: int, captions: int | None, split: str) -> str:
     """Write the images of a folder as a user has it, and return its ``metadata.jsonl`` with captions and splits."""
     chance = random.Random(f"{case.size} {case.seed}")
     train, test = corpus.split("train"), corpus.split(split)

@@ -36,9 +36,7 @@ SPLITS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 def main(arguments: Sequence[str]) -> None:
     """Write the clips and their metadata."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument(
-        "source", help="a data set with the splits train, validation and test, such as flickr8k:FOLDER"
-    )
+    parser.add_argument("source", help="a data set with the splits train, validation and test, such as flickr8k:FOLDER")
     parser.add_argument("--out", type=Path, required=True, help="folder for the clips")
     parser.add_argument("--count", type=int, default=2000, help="number of clips, over all splits")
     parser.add_argument("--shuffled", action="store_true", help="put the frames of each clip in random order")
@@ -76,9 +74,7 @@ def write_split(
     """
     chooser = random.Random(f"{seed}:{split}")
     if 2 * pairs > len(corpus):
-        raise SystemExit(
-            f"{split} has {len(corpus)} photos, and {2 * pairs} clips need as many: lower --count"
-        )
+        raise SystemExit(f"{split} has {len(corpus)} photos, and {2 * pairs} clips need as many: lower --count")
     chosen = chooser.sample(range(len(corpus)), 2 * pairs)
     captions: dict[int, list[str]] = {}
     for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
@@ -95,9 +91,7 @@ def write_split(
             if shuffled:
                 random.Random(f"{seed}:{split}:{name}").shuffle(frames)
             path = out / split / f"{name}.webp"
-            frames[0].save(
-                path, save_all=True, append_images=frames[1:], duration=DURATION, loop=0, quality=80
-            )
+            frames[0].save(path, save_all=True, append_images=frames[1:], duration=DURATION, loop=0, quality=80)
             told = [joined(a, b) for a, b in zip(captions[first], captions[second], strict=False)]
             rows.append({"file_name": f"{split}/{path.name}", "captions": told, "split": split})
     return rows

@@ -183,9 +183,7 @@ def tried(engine: SearchEngine, corpus: Corpus, photographs: list[Photograph]) -
     for each in photographs[3::30]:
         first("file name", Path(each.id).stem, {each.id})
     for name in PEOPLE:
-        first(
-            "person", TYPED.get(name, name.lower()), {each.id for each in photographs if each.person == name}
-        )
+        first("person", TYPED.get(name, name.lower()), {each.id for each in photographs if each.person == name})
     for each in filter(lambda each: each.title, photographs):
         first("title", each.title.upper(), {each.id})
     texts = dict(zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True))

@@ -111,9 +111,7 @@ def main(arguments: Sequence[str]) -> None:
         default=[5, 2],
         help="of adapters and everything: at the full rate, at a tenth",
     )
-    parser.add_argument(
-        "--rate", type=float, default=3.0e-4, help="of adapters and everything: the learning rate"
-    )
+    parser.add_argument("--rate", type=float, default=3.0e-4, help="of adapters and everything: the learning rate")
     if (options := options_to_train(parser, arguments, draw, needed=("grids", "texts", "blocks"))) is None:
         return
     rows = options.out / ROWS
@@ -123,9 +121,7 @@ def main(arguments: Sequence[str]) -> None:
             # Two ways begin from the frozen run.
             for way in dict.fromkeys([*([FROZEN] if {*options.ways} - {"words"} else []), *options.ways]):
                 case = Case(way, images, seed)
-                if case in {
-                    Case(row["way"], int(row["images"]), int(row["seed"])) for row in read_rows(rows)
-                }:
+                if case in {Case(row["way"], int(row["images"]), int(row["seed"])) for row in read_rows(rows)}:
                     continue
                 train(case, data, options)
                 append_row(rows, COLUMNS, row := measure(case, options))

@@ -222,9 +222,7 @@ def draw(results: Sequence[DesignResult], out: Path) -> None:
 
 def main() -> None:
     """Print the tables, and draw the figure."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("synthetic.png"), help="the figure")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=Schedule.steps)

@@ -236,9 +236,7 @@ def measure_drawn(options: argparse.Namespace) -> None:
     """Draw, read, count and search."""
     photos = sorted(options.photos.glob("*.jpg"))[: options.count] if options.photos else []
     draw = np.random.default_rng(options.seed)
-    kinds = [
-        kind for kind, share in zip(KINDS, SHARES, strict=True) for _ in range(share * options.count // 120)
-    ]
+    kinds = [kind for kind, share in zip(KINDS, SHARES, strict=True) for _ in range(share * options.count // 120)]
     with tempfile.TemporaryDirectory() as place:
         folder, texts, rare_words = Path(place, "photos"), [], []
         folder.mkdir()
@@ -267,9 +265,7 @@ def print_reading(kinds: Sequence[str], texts: Sequence[str], reader: Sure) -> N
         return 100 * both / true, 100 * both / max(1, read)
 
     every = range(len(kinds))
-    rows = [
-        (f"{least:.1f}", *(f"{each:.1f}" for each in counted(every, least))) for least in np.arange(0, 1, 0.1)
-    ]
+    rows = [(f"{least:.1f}", *(f"{each:.1f}" for each in counted(every, least))) for least in np.arange(0, 1, 0.1)]
     print(Table(["least confidence", "recall", "precision"], rows).to_markdown())
     rows = []
     for kind in KINDS:
@@ -333,13 +329,10 @@ def measure_photographs(options: argparse.Namespace) -> None:
         print(f"{len(has_text)} photographs, {int(has_text.sum())} have text")
         for name, chosen in (("with text", has_text), ("without", ~has_text)):
             if chosen.any():
-                print(
-                    f"CPU s {name}: median {np.median(seconds[chosen]):.2f}, mean {seconds[chosen].mean():.2f}"
-                )
+                print(f"CPU s {name}: median {np.median(seconds[chosen]):.2f}, mean {seconds[chosen].mean():.2f}")
         print(f"index {size:,} bytes, with text {grown:,}; peak memory {peak_mb():.0f} MB")
         rows = [
-            (name, *(f"{each:.2f}" for each in some))
-            for name, some in (("without text", before), ("with text", after))
+            (name, *(f"{each:.2f}" for each in some)) for name, some in (("without text", before), ("with text", after))
         ]
         print(Table(["index", "R@1", "R@5", "R@10"], rows).to_markdown())
         if options.out is not None:
@@ -403,9 +396,7 @@ def main() -> None:
     photographs.add_argument("data")
     photographs.add_argument("--features", type=Path)
     photographs.add_argument("--count", type=int, default=300)
-    photographs.add_argument(
-        "--out", type=Path, help="where 30 of those with text are copied, to be looked at"
-    )
+    photographs.add_argument("--out", type=Path, help="where 30 of those with text are copied, to be looked at")
     photographs.set_defaults(run=measure_photographs)
     options = parser.parse_args()
     options.run(options)

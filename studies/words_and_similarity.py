@@ -48,10 +48,7 @@ def indexed(
     stored: StoredFeatures | None,
 ) -> Index:
     """Index the images of a corpus, of which some carry a caption."""
-    said = (
-        {"file_name": corpus.image_ids[image], "caption": corpus.captions[text]}
-        for image, text in carried.items()
-    )
+    said = ({"file_name": corpus.image_ids[image], "caption": corpus.captions[text]} for image, text in carried.items())
     (folder / "images" / "metadata.jsonl").write_text("\n".join(map(json.dumps, said)))
     build_index(model, folder / "images", folder / "index", stored=stored)
     return Index.open(folder / "index")
@@ -62,9 +59,7 @@ def rank_of(position: int, ranking: Ranking) -> int:
     return next(iter(np.flatnonzero(ranking.positions == position) + 1), 0)
 
 
-def ranks(
-    engine: SearchEngine, corpus: Corpus, carried: dict[int, int], weights: list[float]
-) -> dict[str, np.ndarray]:
+def ranks(engine: SearchEngine, corpus: Corpus, carried: dict[int, int], weights: list[float]) -> dict[str, np.ndarray]:
     """Return the rank of the image of each query (0 where it is not found) by similarity, by words, and joined."""
     catalogue, used = engine.catalogue, set(carried.values())
     asked = [
@@ -72,14 +67,10 @@ def ranks(
         for image, text in zip(corpus.relevance.images, corpus.relevance.texts, strict=True)
         if int(text) not in used
     ]
-    found: dict[str, list[int]] = {
-        name: [] for name in ("similarity", "words", *(f"joined {w:g}" for w in weights))
-    }
+    found: dict[str, list[int]] = {name: [] for name in ("similarity", "words", *(f"joined {w:g}" for w in weights))}
     for start in range(0, len(asked), QUERIES):
         some = asked[start : start + QUERIES]
-        queries = embed_queries(
-            [Query(text) for text, _ in some], engine._texts, engine._images, engine._items
-        )
+        queries = embed_queries([Query(text) for text, _ in some], engine._texts, engine._images, engine._items)
         rows = zip(*catalogue.nearest(queries, len(catalogue), (), sentences=True), strict=True)
         for (text, name), (scores, positions) in zip(some, rows, strict=True):
             own, said = catalogue.position(name), catalogue.words(text, ())
@@ -122,10 +113,7 @@ def main() -> None:
     rows = [
         (
             name,
-            *(
-                f"{mean:.1f} ± {spread:.1f}"
-                for mean, spread in zip(np.mean(some, 0), np.std(some, 0), strict=True)
-            ),
+            *(f"{mean:.1f} ± {spread:.1f}" for mean, spread in zip(np.mean(some, 0), np.std(some, 0), strict=True)),
         )
         for name, some in recalls.items()
     ]

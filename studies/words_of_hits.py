@@ -47,9 +47,7 @@ def drawn(captions: Sequence[Sequence[str]], rng: np.random.Generator) -> Iterat
         yield "sentence", captions[at][-1], {at}
 
 
-def write_folder(
-    images: Sequence[object], captions: Sequence[Sequence[str]], folder: Path, known: int
-) -> list[str]:
+def write_folder(images: Sequence[object], captions: Sequence[Sequence[str]], folder: Path, known: int) -> list[str]:
     """Write the images and the first captions of each; return the names of the images."""
     folder.mkdir()
     names = []
@@ -77,9 +75,7 @@ def measure(engine: SearchEngine, names: Sequence[str], captions: Sequence[Seque
         values, right = np.array([each[0] for each in known]), np.array([each[1] for each in known])
         bins = np.minimum((10 * values).astype(int), 9)
         inside = [bins == number for number in range(10)]
-        error = sum(
-            abs(values[some].mean() - right[some].mean()) * some.mean() for some in inside if some.any()
-        )
+        error = sum(abs(values[some].mean() - right[some].mean()) * some.mean() for some in inside if some.any())
         unlikely = np.mean([fit == "unlikely" for _, is_right, fit in known if is_right])
         print(
             f"{kind}: mean probability {values.mean():.3f}, relevant {right.mean():.3f}, error {error:.3f}, "

@@ -45,10 +45,7 @@ def write_cxc(folder: Path) -> Path:
         return f"COCO_val2014:sentid:{number}"
 
     own = [
-        (each, image, 2.0 if each == 911 else 4.5)
-        for image, all_ in CAPTIONS.items()
-        for each in all_
-        if each != 932
+        (each, image, 2.0 if each == 911 else 4.5) for image, all_ in CAPTIONS.items() for each in all_ if each != 932
     ]
     sits = [
         *((caption(c), image_name(i), rating, "c2i_original") for c, i, rating in own),

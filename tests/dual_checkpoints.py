@@ -33,9 +33,7 @@ PREPROCESSING = {
 NORMALISATION = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.25, 0.5]}
 
 
-def save_dual(
-    family: str, folder: Path, *, half: bool = False, safe: bool = True, shards: bool = False
-) -> Path:
+def save_dual(family: str, folder: Path, *, half: bool = False, safe: bool = True, shards: bool = False) -> Path:
     """Write a checkpoint with all that the hub has of one.
 
     Args:
@@ -100,11 +98,7 @@ def make_model(family: str) -> Any:
 def _efficientnet() -> dict[str, Any]:
     stages = {"in_channels": [32, 8], "out_channels": [8, 16], "kernel_sizes": [3, 3], "strides": [2, 2]}
     blocks = {"num_block_repeats": [1, 1], "expand_ratios": [1, 2], "depthwise_padding": []}
-    return (
-        stages
-        | blocks
-        | {"hidden_dim": 16, "image_size": 36, "width_coefficient": 1.0, "depth_coefficient": 1.0}
-    )
+    return stages | blocks | {"hidden_dim": 16, "image_size": 36, "width_coefficient": 1.0, "depth_coefficient": 1.0}
 
 
 def write_tokenizer(family: str, folder: Path, *, extra: int = 0) -> None:

@@ -13,9 +13,7 @@ def names(text: str, *parts: object) -> bool:
     return re.search(".*?".join(re.escape(str(each)) for each in parts), text, re.DOTALL) is not None
 
 
-def refusal(
-    error: type[BaseException], call: Callable[..., object], *given: object, **options: object
-) -> str:
+def refusal(error: type[BaseException], call: Callable[..., object], *given: object, **options: object) -> str:
     """Return what a call is refused with: an error of this class, in one line."""
     with pytest.raises(error) as caught:
         call(*given, **options)

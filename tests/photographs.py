@@ -93,13 +93,9 @@ def jpeg(
         return content
     data = b"\x1c\x01\x5a" + struct.pack(">H", len(coded)) + coded if coded else b""
     data += b"".join(
-        b"\x1c\x02" + struct.pack(">BH", number, len(text)) + text
-        for number, texts in iptc.items()
-        for text in texts
+        b"\x1c\x02" + struct.pack(">BH", number, len(text)) + text for number, texts in iptc.items() for text in texts
     )
-    block = (
-        b"Photoshop 3.0\x008BIM\x04\x04\0\0" + struct.pack(">I", len(data)) + data + b"\0" * (len(data) % 2)
-    )
+    block = b"Photoshop 3.0\x008BIM\x04\x04\0\0" + struct.pack(">I", len(data)) + data + b"\0" * (len(data) % 2)
     return content[:2] + b"\xff\xed" + struct.pack(">H", len(block) + 2) + block + content[2:]
 
 

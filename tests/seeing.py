@@ -19,9 +19,7 @@ def see(backbone: Backbone, pixels: torch.Tensor) -> torch.Tensor:
     return backbone(Inputs(pixels, None)).local
 
 
-def image_encoder(
-    name: str, *, embed_dim: int = 8, assets: Path | None = None, **options: Any
-) -> ImageEncoder:
+def image_encoder(name: str, *, embed_dim: int = 8, assets: Path | None = None, **options: Any) -> ImageEncoder:
     """Build an image encoder of a recipe's options."""
     return build_image_encoder(Part(name=name, **options), embed_dim, assets)
 

@@ -88,9 +88,7 @@ def test_every_pooling_has_its_formula_and_its_options() -> None:
 
 def command_lines() -> list[str]:
     """Return every `openvse ...` line of the pages and of the recipes' headers."""
-    shell = [
-        block for page in PAGES for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)
-    ]
+    shell = [block for page in PAGES for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)]
     text = "\n".join(shell).replace("\\\n", " ").replace(" && ", "\n")
     shown = re.findall(r"^openvse .*$", text, flags=re.MULTILINE)
     headers = "\n".join(path.read_text() for path in (ROOT / "recipes").rglob("*.yaml"))
@@ -188,9 +186,7 @@ METHODS_SIDE_BY_SIDE = {"pooling.md", "earlier_systems.md", "systems.md"}
 def test_the_pages_of_methods_have_one_form() -> None:
     form = ["Overview", "Formula", "Recipe", "Measured", "Deviations"]
     pages = [page for page in (DOCS / "methods").glob("*.md") if page.name not in METHODS_SIDE_BY_SIDE]
-    headings = {
-        page.name: re.findall(r"^## (.*)$", page.read_text(), flags=re.MULTILINE)[:5] for page in pages
-    }
+    headings = {page.name: re.findall(r"^## (.*)$", page.read_text(), flags=re.MULTILINE)[:5] for page in pages}
     assert {page: found for page, found in headings.items() if found != form} == {}
 
 
@@ -247,9 +243,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
 def test_every_room_is_in_the_architecture() -> None:
     package = ROOT / "src" / "openvse"
-    rooms = {
-        path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
-    }
+    rooms = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
     text = (DOCS / "architecture.md").read_text()
     assert sorted(room for room in rooms if not room.startswith("_") and f"`{room}`" not in text) == []
     drawn = re.findall(r'class="name">(\w+)<', (DOCS / "images" / "rooms.svg").read_text())

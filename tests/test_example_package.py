@@ -32,9 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
     def start(*words: object) -> str:
         command = [sys.executable, *map(str, words)]
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, cwd=folder
-        )
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=folder)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -61,9 +61,7 @@ def test_load_encode_and_compare(here: Path) -> None:
     assert [row.tolist() for row in images] == images.numpy().tolist()
     assert np.vstack(images).shape == (2, 896)
     texts = model.encode(["red sky above blue ground", "green"])
-    assert np.array_equal(
-        model.encode(np.array(["red sky above blue ground", "green"])).numpy(), texts.numpy()
-    )
+    assert np.array_equal(model.encode(np.array(["red sky above blue ground", "green"])).numpy(), texts.numpy())
     assert model.similarity(images, texts).shape == (2, 2)
     jaxtyping.config.update("jaxtyping_disable", True)  # as for a user
     try:
@@ -86,9 +84,7 @@ def test_search_by_sentence_image_and_date(here: Path) -> None:
         assert [row["id"] for row in hits.to_dicts()] == [*hits.to_pandas()["id"]] == [hit.id for hit in hits]
         opened = Image.open("photos/05.png")
         for image in ("photos/05.png", Path("photos/05.png"), opened, np.asarray(opened)):
-            assert engine.search(image, top_k=1)[0].id in ("05.png", "17.png"), type(
-                image
-            )  # which look the same
+            assert engine.search(image, top_k=1)[0].id in ("05.png", "17.png"), type(image)  # which look the same
         assert len(engine.search("red", where="date >= 2024-05", top_k=5)) == 5
         assert engine.search("red", where="date < 2024-05") == []
         assert [len(each) for each in engine.search(["red", "photos/05.png"], top_k=2)] == [2, 2]

@@ -24,9 +24,7 @@ ASKED = {
 
 def test_a_question_is_answered_under_its_words() -> None:
     found = {words: [answer for heading, answer in ANSWERS.items() if words in heading] for words in ASKED}
-    assert [
-        words for words, answers in found.items() if len(answers) != 1 or ASKED[words] not in answers[0]
-    ] == []
+    assert [words for words, answers in found.items() if len(answers) != 1 or ASKED[words] not in answers[0]] == []
     assert [heading for heading, answer in ANSWERS.items() if not re.search(r"\]\(\S+\.md", answer)] == []
 
 

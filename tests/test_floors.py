@@ -79,9 +79,7 @@ def imported_rooms(source: str) -> Iterator[str]:
     """Yield the room behind every import of openvse in a source text, wherever it stands in the file."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, (
-                f"line {node.lineno}: relative imports hide the floor, write openvse.<room>"
-            )
+            assert node.level == 0, f"line {node.lineno}: relative imports hide the floor, write openvse.<room>"
             module = node.module or ""
             # `from openvse import data` names the room after the import.
             names = [f"{module}.{alias.name}" for alias in node.names] if module == "openvse" else [module]
@@ -121,9 +119,7 @@ def sources() -> list[Path]:
 
 def test_every_room_has_a_floor() -> None:
     homeless = {room_of(path) for path in sources()} - {*HEIGHT}
-    assert homeless == set(), (
-        f"new rooms: give them a floor in {Path(__file__).name} and docs/architecture.md"
-    )
+    assert homeless == set(), f"new rooms: give them a floor in {Path(__file__).name} and docs/architecture.md"
 
 
 @pytest.mark.medium
@@ -152,9 +148,7 @@ def test_a_package_beside_openvse_enters_by_the_door_alone(beside: str) -> None:
                 assert package.name == beside or beside not in of, f"{path} imports {beside}"
                 if package.name == beside:
                     hidden = [each for each in (*module.split("."), *names) if each.startswith("_")]
-                    assert [each for each in hidden if each not in ("__version__",)] == [], (
-                        f"{path}: {hidden}"
-                    )
+                    assert [each for each in hidden if each not in ("__version__",)] == [], f"{path}: {hidden}"
 
 
 def test_a_room_belongs_to_one_half() -> None:
@@ -240,9 +234,7 @@ def test_relative_imports_are_refused() -> None:
 
 def test_a_search_does_not_load_what_makes_an_index() -> None:
     code = "import sys, openvse.search.opening, openvse.search.engine\nprint(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     makers = {f"openvse.indexing.{name}" for name in ("build", "embedding", "scanning", "writer")}
     assert not makers & {*loaded} and "openvse.indexing.index" in loaded
 
@@ -261,8 +253,6 @@ def test_every_module_imports_without_writing_or_speaking(tmp_path: Path) -> Non
     names = [module_of(path) for path in sources() if room_of(path) != "sentences"]
     code = f"import importlib, sys\nsys.path.insert(0, {str(PACKAGE.parent)!r})\n"
     code += f"for name in {names!r}:\n    importlib.import_module(name)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert list(tmp_path.iterdir()) == []

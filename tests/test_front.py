@@ -34,9 +34,7 @@ def test_dir_lists_names_and_rooms_and_each_is_there_with_an_example() -> None:
     library = runpy.run_path(str(LIBRARY))
     public = {room: module.__all__ for room, module in library["rooms"]().items()}
     assert sum(map(len, public.values())) <= MOST_NAMES, {room: len(names) for room, names in public.items()}
-    gone = [
-        f"{room}.{name}" for room in public for name in public[room] if not hasattr(sys.modules[room], name)
-    ]
+    gone = [f"{room}.{name}" for room in public for name in public[room] if not hasattr(sys.modules[room], name)]
     told = set(re.findall(r"^\| `(openvse[\w.]*)`", library["names"](), re.MULTILINE))
     named = {f"{room}.{name}" for room in public for name in public[room]}
     hidden = {each for each in told - named if each not in public and not hasattr(openvse, each[8:])}

@@ -48,9 +48,7 @@ def test_gradient_of_sort_is_the_permutation() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 7), st.integers(0, 99), st.sampled_from([(), (2,)]))
-def test_compact_keeps_the_order_of_what_stays(
-    items: int, size: int, seed: int, width: tuple[int, ...]
-) -> None:
+def test_compact_keeps_the_order_of_what_stays(items: int, size: int, seed: int, width: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(seed)
     mask = torch.rand(items, size, generator=generator) > 0.5
     mask[:, -1] = True

@@ -84,6 +84,4 @@ def needed_by(wanted: Requirement) -> list[Requirement]:
     except PackageNotFoundError:
         return []
     places = [{"extra": extra} for extra in ("", *wanted.extras)]
-    return [
-        line for line in lines if line.marker is None or any(line.marker.evaluate(place) for place in places)
-    ]
+    return [line for line in lines if line.marker is None or any(line.marker.evaluate(place) for place in places)]

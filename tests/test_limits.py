@@ -139,18 +139,14 @@ def test_no_file_is_long() -> None:
 
 @pytest.mark.medium
 def test_no_function_is_long() -> None:
-    assert {
-        f.where: f.lines for f in functions("src", "benchmarks", "studies") if f.lines > FUNCTION_LINES
-    } == {}
+    assert {f.where: f.lines for f in functions("src", "benchmarks", "studies") if f.lines > FUNCTION_LINES} == {}
 
 
 @pytest.mark.medium
 def test_most_functions_are_short() -> None:
     lengths = [found.lines for found in functions("src")]
     share = sum(length <= USUAL_FUNCTION_LINES for length in lengths) / len(lengths)
-    assert share >= USUAL_SHARE, (
-        f"only {share:.1%} of the functions have at most {USUAL_FUNCTION_LINES} lines"
-    )
+    assert share >= USUAL_SHARE, f"only {share:.1%} of the functions have at most {USUAL_FUNCTION_LINES} lines"
 
 
 def test_no_function_swallows_keywords() -> None:
@@ -160,9 +156,7 @@ def test_no_function_swallows_keywords() -> None:
 
 @pytest.mark.medium
 def test_public_names_are_documented() -> None:
-    assert [
-        str(path.relative_to(ROOT)) for path in files("src") if not documented(ast.parse(path.read_text()))
-    ] == []
+    assert [str(path.relative_to(ROOT)) for path in files("src") if not documented(ast.parse(path.read_text()))] == []
     said = said_in_classes()
     missing = [
         found

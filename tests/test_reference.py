@@ -40,9 +40,7 @@ def test_everything_that_openvse_offers_is_in_the_reference() -> None:
     elsewhere = {"openvse.model", "openvse.SearchEngine"}  # its classes by themselves; in openvse.search
     offered = {f"openvse.{name}" for name in dir(openvse) if not name.startswith("__")}
     added = {
-        f"openvse.{name}": each.value.replace(":", ".")
-        for name, each in installed("name").items()
-        if "." not in name
+        f"openvse.{name}": each.value.replace(":", ".") for name, each in installed("name").items() if "." not in name
     }
     assert offered - elsewhere - {*SHOWN, *added} == set() and {*added.values()} - {*SHOWN} == set()
 

@@ -39,16 +39,12 @@ def declared(tree: ast.AST) -> Iterator[str]:
     """Yield the fields with a default of classes, and parameters with one that is neither None nor an attribute."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
-            fields = [
-                each for each in node.body if isinstance(each, ast.AnnAssign) and each.value is not None
-            ]
+            fields = [each for each in node.body if isinstance(each, ast.AnnAssign) and each.value is not None]
             yield from (ast.unparse(each.target) for each in fields)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             given, named = [*node.args.posonlyargs, *node.args.args], node.args.kwonlyargs
             pairs = [*zip(given[::-1], node.args.defaults[::-1], strict=False)]
-            pairs += [
-                (each, value) for each, value in zip(named, node.args.kw_defaults, strict=True) if value
-            ]
+            pairs += [(each, value) for each, value in zip(named, node.args.kw_defaults, strict=True) if value]
             for each, value in pairs:
                 is_open = isinstance(value, ast.Constant) and value.value in (None, ...)
                 if not is_open and not isinstance(value, ast.Attribute):
@@ -56,9 +52,7 @@ def declared(tree: ast.AST) -> Iterator[str]:
 
 
 def test_a_second_declaration_is_seen() -> None:
-    code = (
-        "class A:\n    x: int | None = None\n    y: int\ndef f(x=2, *, y: int = 3, z=A.x, u=..., w=None): ..."
-    )
+    code = "class A:\n    x: int | None = None\n    y: int\ndef f(x=2, *, y: int = 3, z=A.x, u=..., w=None): ..."
     assert [*declared(ast.parse(code))] == ["x", "x", "y"]
 
 

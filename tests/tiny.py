@@ -53,16 +53,12 @@ def write_tiny_corpus(folder: Path, *, train: int = 32, validation: int = 8) -> 
     rng = np.random.default_rng(0)
     lines = ["file_name,caption,split"]
     signature = rng.normal(size=(len(WORDS), FEATURE_DIM))
-    with FeatureStoreWriter(
-        folder / "features", fingerprint="tiny", dim=FEATURE_DIM, dtype="float32"
-    ) as writer:
+    with FeatureStoreWriter(folder / "features", fingerprint="tiny", dim=FEATURE_DIM, dtype="float32") as writer:
         for number in range(train + validation):
             chosen = rng.choice(len(WORDS), size=4, replace=False)
             name = f"{number:03d}.jpg"
             split = "train" if number < train else "validation"
-            lines += [
-                f"{name},{' '.join(WORDS[w] for w in order)},{split}" for order in (chosen, chosen[::-1])
-            ]
+            lines += [f"{name},{' '.join(WORDS[w] for w in order)},{split}" for order in (chosen, chosen[::-1])]
             local = signature[chosen] + 0.05 * rng.normal(size=(4, FEATURE_DIM))
             writer.add(name, torch.tensor(local, dtype=torch.float32))
     (folder / "tiny.csv").write_text("\n".join(lines) + "\n")

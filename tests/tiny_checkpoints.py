@@ -49,9 +49,7 @@ def linear(name: str, input_dim: int, output_dim: int, *, bias: bool = True) -> 
 
 def norm(name: str, width: int) -> dict[str, tuple[int, ...]]:
     running: dict[str, tuple[int, ...]] = {f"{name}.num_batches_tracked": ()}
-    return running | {
-        f"{name}.{kind}": (width,) for kind in ("weight", "bias", "running_mean", "running_var")
-    }
+    return running | {f"{name}.{kind}": (width,) for kind in ("weight", "bias", "running_mean", "running_var")}
 
 
 def gru(name: str, input_dim: int, hidden_dim: int) -> dict[str, tuple[int, ...]]:
@@ -101,9 +99,7 @@ def resnet(name: str, blocks: tuple[int, ...] = (1, 2, 1, 1), groups: int = 1) -
             shapes |= {f"{at}conv2.weight": (inner, inner // groups, 3, 3)} | norm(f"{at}bn2", inner)
             shapes |= {f"{at}conv3.weight": (output, inner, 1, 1)} | norm(f"{at}bn3", output)
             if block == 0:
-                shapes |= {f"{at}downsample.0.weight": (output, width, 1, 1)} | norm(
-                    f"{at}downsample.1", output
-                )
+                shapes |= {f"{at}downsample.0.weight": (output, width, 1, 1)} | norm(f"{at}downsample.1", output)
             width = output
     return shapes
 
@@ -173,9 +169,7 @@ def vse_infinity(
     image = make(regions(residual=not grid) | pool, seed=1)
     if grid:
         image = make(linear("fc", CNN_DIM, EMBED) | pool, seed=1)
-        cnn = make(
-            resnet("backbone.resnet.", groups=groups) | linear("backbone.resnet.fc", CNN_DIM, 5), seed=2
-        )
+        cnn = make(resnet("backbone.resnet.", groups=groups) | linear("backbone.resnet.fc", CNN_DIM, 5), seed=2)
         image = extractor(cnn) | {f"image_encoder.{name}": weight for name, weight in image.items()}
     sentence = make((words_gru(EMBED, len(WORDS) + 1) if text == "bigru" else bert()) | pool, seed=3)
     if text == "bert":
@@ -217,9 +211,7 @@ def pvse(*, num_embeddings: int = 2, video: bool = False, **options: Any) -> dic
     image = make(resnet("cnn.") | above | pie_net("pie_net", CNN_DIM, num_embeddings), seed=1)
     text = make(words_gru(EMBED // 2, len(WORDS)) | pie_net("pie_net", WORD, num_embeddings), seed=2)
     model = {f"img_enc.{n}": w for n, w in image.items()} | {f"txt_enc.{n}": w for n, w in text.items()}
-    args = Namespace(
-        **({"data_name": "coco", "legacy": False, "div_weight": 0.1, "max_violation": True} | options)
-    )
+    args = Namespace(**({"data_name": "coco", "legacy": False, "div_weight": 0.1, "max_violation": True} | options))
     return {"args": args, "epoch": 3, "best_score": np.float64(400.0), "model": model}
 
 

@@ -28,9 +28,7 @@ def write_tiny_questions(folder: Path, *, train: int = 16, validation: int = 6, 
     of_thing = dict(zip(THINGS, rng.normal(size=(len(THINGS), FEATURE_DIM)), strict=True))
     of_colour = dict(zip(COLOURS, rng.normal(size=(len(COLOURS), FEATURE_DIM)), strict=True))
     lines = []
-    with FeatureStoreWriter(
-        folder / "features", fingerprint="tiny", dim=FEATURE_DIM, dtype="float32"
-    ) as writer:
+    with FeatureStoreWriter(folder / "features", fingerprint="tiny", dim=FEATURE_DIM, dtype="float32") as writer:
         for number in range(train + validation + test):
             split = "train" if number < train else "validation" if number < train + validation else "test"
             name = f"{number:03d}.jpg"

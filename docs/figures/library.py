@@ -38,9 +38,7 @@ def rooms() -> dict[str, ModuleType]:
 @cache
 def public() -> dict[str, object]:
     """Return what the packages and their rooms hand out, by dotted name."""
-    return {
-        f"{room}.{name}": getattr(module, name) for room, module in rooms().items() for name in module.__all__
-    }
+    return {f"{room}.{name}": getattr(module, name) for room, module in rooms().items() for name in module.__all__}
 
 
 def used(tree: ast.AST, bound: dict[str, str]) -> Iterator[str]:

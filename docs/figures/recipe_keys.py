@@ -45,9 +45,7 @@ def meanings(spec: type[BaseModel]) -> dict[str, str]:
     for each in reversed(spec.__mro__):
         _, _, entries = (inspect.cleandoc(each.__doc__ or "")).partition("Attributes:\n")
         for name, text in re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", entries, flags=re.M | re.S):
-            found[name] = (
-                " ".join(text.split()).replace("``", "`").replace("|", "\\|").replace("None ", "null ")
-            )
+            found[name] = " ".join(text.split()).replace("``", "`").replace("|", "\\|").replace("None ", "null ")
     return found
 
 

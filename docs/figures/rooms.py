@@ -87,9 +87,7 @@ def read_search_half(package: Path) -> set[str]:
     """Return the rooms of the search half."""
     tree = ast.parse((package / "halves.py").read_text())
     (value,) = (
-        each.value
-        for each in tree.body
-        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "SEARCH"
+        each.value for each in tree.body if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "SEARCH"
     )
     return {each.value for each in ast.walk(value) if isinstance(each, ast.Constant)}
 

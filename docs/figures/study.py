@@ -113,9 +113,7 @@ def save(name: str, draw: Callable[[Axes], None], height: float = HEIGHT) -> Non
 
 def read(*names: str) -> Runs:
     """Read the records of studies; the settings that a later one adds to a method are numbered after those before."""
-    runs: defaultdict[str, defaultdict[int, dict[int, dict[str, Any]]]] = defaultdict(
-        lambda: defaultdict(dict)
-    )
+    runs: defaultdict[str, defaultdict[int, dict[int, dict[str, Any]]]] = defaultdict(lambda: defaultdict(dict))
     for place, name in enumerate(names):
         for line in (STUDIES / f"{name}.jsonl").read_text().splitlines():
             record = json.loads(line)
@@ -137,14 +135,10 @@ def settings(axes: Axes, runs: Runs) -> None:
     order = sorted(means, key=lambda name: means[name])
     for row, name in enumerate(order):
         tried = [reached(seeds[0]) for seeds in runs[name].values()]
-        axes.plot(
-            tried, [row] * len(tried), "o", color=GREY, alpha=0.6, markersize=5, label="a setting, seed 0"
-        )
+        axes.plot(tried, [row] * len(tried), "o", color=GREY, alpha=0.6, markersize=5, label="a setting, seed 0")
         every = [*map(reached, chosen[name].values())]
         spread = float(np.std(every, ddof=1)) if len(every) > 1 else 0.0
-        axes.errorbar(
-            means[name], row, xerr=spread, fmt="D", color=BLUE, capsize=3, label="the chosen one, all seeds"
-        )
+        axes.errorbar(means[name], row, xerr=spread, fmt="D", color=BLUE, capsize=3, label="the chosen one, all seeds")
     finish_rows(axes, [LABELS[name] for name in order])
 
 
@@ -191,9 +185,7 @@ def poolings(axes: Axes, runs: Runs) -> None:
     order = sorted(reached_by, key=lambda label: reached_by[label][0])
     for row, label in enumerate(order):
         first, *others = reached_by[label]
-        axes.plot(
-            others, [row] * len(others), "o", color=GREY, alpha=0.6, markersize=5, label="seeds 1 and 2"
-        )
+        axes.plot(others, [row] * len(others), "o", color=GREY, alpha=0.6, markersize=5, label="seeds 1 and 2")
         axes.plot(first, row, "D", color=BLUE, label="seed 0")
     finish_rows(axes, order)
 

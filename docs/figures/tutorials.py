@@ -23,8 +23,7 @@ import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parents[2]
 HOW = (
-    "This page is the notebook `examples/notebooks/{name}.ipynb`. To run it, install Jupyter and "
-    "the extra `notebooks`."
+    "This page is the notebook `examples/notebooks/{name}.ipynb`. To run it, install Jupyter and the extra `notebooks`."
 )
 
 

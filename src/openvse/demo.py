@@ -89,9 +89,7 @@ def run_demo(
     A demo that was interrupted, or has run before, continues from its files.
     """
     source = f"openmoji:{out / 'pictures'}"
-    recipe = validated(
-        RetrievalRecipe, read_recipe(RECIPE, [f"data.source={source}", f"seed={seed}", *overrides])
-    )
+    recipe = validated(RetrievalRecipe, read_recipe(RECIPE, [f"data.source={source}", f"seed={seed}", *overrides]))
     run = out / f"run-s{seed}"
     result = run_recipe(
         recipe,
@@ -114,23 +112,17 @@ def run_demo(
         pictures,
         out / "index",
         overwrite=True,  # the index may be of another seed
-        progress=lambda step, state: (
-            on_images(state.done, state.total, state.per_s) if step == "images" else None
-        ),
+        progress=lambda step, state: on_images(state.done, state.total, state.per_s) if step == "images" else None,
     )
     engine = SearchEngine(trained, Index.open(out / "index", trained.fingerprint))
     # The names of emoji would be found as words, too, and the answers are to show what the model has learned.
     hits = [answer.hits for answer in engine.answer(QUERIES, Page(TOP_K, only="similarity"))]
-    held_out = {
-        path.name for path, split in zip(corpus.image_paths, corpus.splits, strict=True) if split != "train"
-    }
+    held_out = {path.name for path, split in zip(corpus.image_paths, corpus.splits, strict=True) if split != "train"}
     sheet = out / "contact_sheet.html"
     write_whole(sheet, _page(hits, held_out))
     return DemoResult(
         table=report.to_markdown(),
-        by_names=_found_by_names(recipe, corpus, features)
-        if trained.image.encoder.backbone.classifier()
-        else (),
+        by_names=_found_by_names(recipe, corpus, features) if trained.image.encoder.backbone.classifier() else (),
         answers=[[DemoHit(h.title, h.score, h.id in held_out) for h in answer] for answer in hits],
         report=report.save(out / "report") / "report.md",
         contact_sheet=sheet,
@@ -145,9 +137,7 @@ def _found_by_names(recipe: RetrievalRecipe, corpus: Corpus, features: FeatureSt
     model, pairs = model_of_names(recipe, drawn, features.path), corpus.relevance
     titles = dict(zip(pairs.images[::-1].tolist(), pairs.texts[::-1].tolist(), strict=True))
     images = embed_corpus(model, corpus.with_pairs(pairs.texts == 0), features).images
-    found = [
-        (row, row.topk(5).indices.tolist()) for row in model.score(images, model.encode_text(BY_NAMES)).T
-    ]
+    found = [(row, row.topk(5).indices.tolist()) for row in model.score(images, model.encode_text(BY_NAMES)).T]
     return [
         f"{query!r}: " + ", ".join(f"{corpus.captions[titles[each]]} {row[each]:.2f}" for each in best)
         for query, (row, best) in zip(BY_NAMES, found, strict=True)
@@ -171,10 +161,7 @@ def _say_names(corpus: Corpus, path: Path) -> None:
     texts: dict[str, list[str]] = {}
     for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
         texts.setdefault(corpus.image_paths[image].name, []).append(corpus.captions[text])
-    lines = [
-        {"file_name": name, "title": title, "keywords": keywords}
-        for name, (title, *keywords) in texts.items()
-    ]
+    lines = [{"file_name": name, "title": title, "keywords": keywords} for name, (title, *keywords) in texts.items()]
     write_whole(path, "".join(json.dumps(each) + "\n" for each in lines))
 
 

@@ -42,9 +42,7 @@ _SECRETS = (
 )
 
 
-_FLAGS = re.compile(
-    r"'openvse [^']*'|\bopenvse [a-z]+ .*|--(overwrite|resume|add|int8|allow-outside|follow-links)\b"
-)
+_FLAGS = re.compile(r"'openvse [^']*'|\bopenvse [a-z]+ .*|--(overwrite|resume|add|int8|allow-outside|follow-links)\b")
 IN_PYTHON = re.compile(r" \(in Python: [^)]*\)")
 """The argument of Python behind an option of a message. The command line leaves it out."""
 
@@ -203,9 +201,7 @@ def install(extra: str) -> str:
         # An extra that builds on another lists the other, or all of its packages, as the builder of the wheel likes.
         others = {each["package"] for each in listed if each["extra"] == "train" != extra}
         packages = [each["package"] for each in listed if each["extra"] == extra]
-        packages = [
-            f"'{each}'" for each in packages if each not in others and not each.startswith("openvse[")
-        ]
+        packages = [f"'{each}'" for each in packages if each not in others and not each.startswith("openvse[")]
         if packages:
             return f"pip install {' '.join(packages)}"
     return f"pip install '.[{extra}]' in a clone of openvse"

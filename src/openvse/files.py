@@ -109,9 +109,7 @@ def stops_wait() -> Iterator[None]:
 
 
 @contextmanager
-def stops_handled(
-    handle: Callable[[int, FrameType | None], None], wanted: Callable[[Any], bool]
-) -> Iterator[None]:
+def stops_handled(handle: Callable[[int, FrameType | None], None], wanted: Callable[[Any], bool]) -> Iterator[None]:
     """Let a function handle, in the block, each of ``STOPS`` whose present handler is ``wanted``."""
     is_main = threading.current_thread() is threading.main_thread()  # Python only allows handlers there
     present = {each: signal.getsignal(each) for each in STOPS if is_main}
@@ -187,9 +185,7 @@ def settle(folder: str | Path, named: str) -> tuple[int, int] | None:
     place = Path(folder)
     _, ready = _places_of_set(place, named)
     if ready.is_dir():
-        with writing(
-            place, f"the new files are whole, and the next command puts those in {ready} at their places"
-        ):
+        with writing(place, f"the new files are whole, and the next command puts those in {ready} at their places"):
             sync(place)
             with suppress(FileNotFoundError):  # another process settles it, too
                 _put_into_place(place, ready, named)
@@ -205,9 +201,7 @@ def check_same(folder: Path, named: str, found: tuple[int, int] | None) -> None:
 def is_free(folder: Path, named: str) -> bool:
     """Return whether a folder is empty except for the rest of a stopped ``replacing_files``. Settle it if possible."""
     settle(folder, named)
-    return not folder.exists() or (
-        folder.is_dir() and {*folder.iterdir()} <= {_places_of_set(folder, named)[0]}
-    )
+    return not folder.exists() or (folder.is_dir() and {*folder.iterdir()} <= {_places_of_set(folder, named)[0]})
 
 
 def _places_of_set(folder: Path, named: str) -> tuple[Path, Path]:

@@ -287,9 +287,7 @@ def unit_embeddings(embeddings: Tensor | EmbeddingSet, side: str) -> EmbeddingSe
     if isinstance(embeddings, EmbeddingSet):
         return EmbeddingSet(normalize(embeddings.vectors), embeddings.mask, embeddings.residual)
     if not isinstance(embeddings, Tensor):
-        raise DataError(
-            f"the {side} are of the type {type(embeddings).__name__}: give a tensor [items, width]"
-        )
+        raise DataError(f"the {side} are of the type {type(embeddings).__name__}: give a tensor [items, width]")
     if embeddings.dim() not in (2, 3) or not embeddings.is_floating_point() or not embeddings.numel():
         raise DataError(
             f"the {side} are {embeddings.dtype} {list(embeddings.shape)}: give floats [items, width] or "

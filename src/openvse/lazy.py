@@ -31,14 +31,10 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
             hint = f": it is in openvse.{room}" if room else ""
             raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
         # A submodule is imported; any other name is taken from its module.
-        return (
-            import_module(f"{package}.{name}") if source == package else getattr(import_module(source), name)
-        )
+        return import_module(f"{package}.{name}") if source == package else getattr(import_module(source), name)
 
     def names() -> list[str]:
-        added = {
-            each.removeprefix(within) for each in installed("name") if each.rpartition(".")[0] == within[:-1]
-        }
+        added = {each.removeprefix(within) for each in installed("name") if each.rpartition(".")[0] == within[:-1]}
         return sorted({*sys.modules[package].__all__, *_sources(package), *added})
 
     return get, names
@@ -48,8 +44,6 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
 def _sources(package: str) -> dict[str, str]:
     """Return the module of each name that a package imports for type checkers."""
     tree = ast.parse(pkgutil.get_data(package, "__init__.py") or b"")
-    checked = [
-        node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    ]
+    checked = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     imports = [each for node in checked for each in node.body if isinstance(each, ast.ImportFrom)]
     return {alias.name: str(each.module) for each in imports for alias in each.names}

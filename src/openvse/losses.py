@@ -76,9 +76,7 @@ class Loss(nn.Module):
         """
         is_bound = isinstance(self.term, MultiViewBound)
         if not isinstance(scores, Tensor):
-            raise DataError(
-                f"the scores have the type {type(scores).__name__}: give a float tensor [images, texts]"
-            )
+            raise DataError(f"the scores have the type {type(scores).__name__}: give a float tensor [images, texts]")
         if scores.dim() not in ((2, 3) if is_bound else (2,)) or not scores.is_floating_point():
             views = " or [views, images, texts]" if is_bound else ""
             raise DataError(
@@ -197,9 +195,7 @@ def _positives(scores: Float[Tensor, "I T"], positives: Tensor | None) -> Bool[T
         positives = images
     if positives.dtype == torch.bool and positives.shape == scores.shape:
         pairs = positives.to(scores.device)
-    elif positives.shape == (num_texts,) and not (
-        positives.is_floating_point() or positives.dtype == torch.bool
-    ):
+    elif positives.shape == (num_texts,) and not (positives.is_floating_point() or positives.dtype == torch.bool):
         owners = positives.to(scores.device)
         if num_texts and not 0 <= int(owners.min()) <= int(owners.max()) < num_images:
             raise DataError(

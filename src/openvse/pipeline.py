@@ -101,9 +101,7 @@ class Pace:
         if self._tell is not None:
             done = self._done + more
             new = done - self._before
-            self._tell(
-                WorkProgress(done, self._total, new / max(1e-9, self.seconds) if new else 0.0, self._unit)
-            )
+            self._tell(WorkProgress(done, self._total, new / max(1e-9, self.seconds) if new else 0.0, self._unit))
 
     def keep(self, commit: Callable[[], None]) -> None:
         """Call a function that keeps the results, if the last time was ``KEEP_SECONDS`` ago."""
@@ -171,9 +169,7 @@ def ahead(items: Iterable[Item], count: int = BATCHES_AHEAD) -> Iterator[Item]:
             pool.shutdown(cancel_futures=True)
 
 
-def read_ahead(
-    items: Sequence[Item], read: Callable[[Item], Value], batch_size: int
-) -> Iterator[list[Value]]:
+def read_ahead(items: Sequence[Item], read: Callable[[Item], Value], batch_size: int) -> Iterator[list[Value]]:
     """Yield the results of reading items, in batches. Raise BadImageError for an unusable item."""
     for batch in decoded(in_batches(items, batch_size), read, lambda _: ""):
         for _, message in batch.failed:
@@ -269,9 +265,7 @@ def share_work(
     try:
         sent = pickle.dumps(prepare)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise OpenVSEError(
-            f"this work cannot be sent to other processes ({error}): do it in one process"
-        ) from error
+        raise OpenVSEError(f"this work cannot be sent to other processes ({error}): do it in one process") from error
     ray = _import_ray()
     started = _connect(ray, workers)
     try:
@@ -343,9 +337,7 @@ def _import_ray() -> Any:
         import ray
         import ray.data
     except ImportError as error:
-        raise OpenVSEError(
-            f"several processes need Ray: {install('ray')}, or do the work in one process"
-        ) from error
+        raise OpenVSEError(f"several processes need Ray: {install('ray')}, or do the work in one process") from error
     return ray
 
 

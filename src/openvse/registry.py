@@ -182,9 +182,7 @@ def load_plugin(path: Path) -> None:
         spec.loader.exec_module(module)
     except Exception as error:  # the file may raise anything
         del sys.modules[name]
-        raise OpenVSEError(
-            f"plug-in {path} fails with {type(error).__name__}: {error}: correct the file"
-        ) from error
+        raise OpenVSEError(f"plug-in {path} fails with {type(error).__name__}: {error}: correct the file") from error
     _plugins.append(path.absolute())
 
 

@@ -184,9 +184,7 @@ class EmbeddingSet:
     def __repr__(self) -> str:
         return f"EmbeddingSet(shape={self.shape}, {str(self.vectors.dtype).removeprefix('torch.')})"
 
-    def __array__(
-        self, dtype: DTypeLike | None = None, copy: bool | None = None
-    ) -> Shaped[np.ndarray, "B *K D"]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Shaped[np.ndarray, "B *K D"]:
         vectors = self.vectors.detach().cpu()
         vectors = vectors.float() if vectors.dtype == torch.bfloat16 else vectors  # NumPy has no bfloat16
         one = vectors.shape[1] == 1

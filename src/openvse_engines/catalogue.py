@@ -162,9 +162,7 @@ class StoreCatalogue(Catalogue):
             with self._opened() as store:
                 key = store.key_of(whole_characters(item_id))  # the path of no item has half of one
         if key is None:
-            raise MissingItemError(
-                f"the engine holds no item {item_id}: give the path below the indexed folder"
-            )
+            raise MissingItemError(f"the engine holds no item {item_id}: give the path below the indexed folder")
         return key
 
     def at(self, key: int) -> int:
@@ -231,14 +229,10 @@ def read_address(word: str) -> EngineAddress:
     kind = store_kind(name)
     store = kind.store
     if not issubclass(store, CatalogueStore):
-        raise EngineError(
-            f"{shown_url(word)}: the engine {name} cannot be searched without its index: give the index"
-        )
+        raise EngineError(f"{shown_url(word)}: the engine {name} cannot be searched without its index: give the index")
     url, place = store.split(word)
     if place and not PLACE.fullmatch(place):
-        raise EngineError(
-            f"{place} is none of openvse's {kind.container}s: give one that is called openvse_..."
-        )
+        raise EngineError(f"{place} is none of openvse's {kind.container}s: give one that is called openvse_...")
     variable = os.environ.get(URL_VARIABLE, "")
     url = variable if variable and shown_url(variable) == url else url
     if not place:  # the only one there

@@ -43,9 +43,7 @@ class PgvectorStore(CatalogueStore):
     arguments.
     """
 
-    def __init__(
-        self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
-    ) -> None:
+    def __init__(self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False) -> None:
         url, table = address.server, address.name
         if dim > _MOST_DIMS:
             raise EngineError(
@@ -93,9 +91,7 @@ class PgvectorStore(CatalogueStore):
             ).fetchall()
         return sorted(str(name) for (name,) in rows if PLACE.fullmatch(str(name)))
 
-    def put(
-        self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]
-    ) -> None:
+    def put(self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]) -> None:
         """Add items, in one transaction. Known keys are replaced."""
         wrapped = HalfVector if self._type == "halfvec" else Vector
         columns = sql.SQL("COPY {} (item, payload, embedding) FROM STDIN (FORMAT BINARY)")
@@ -111,9 +107,7 @@ class PgvectorStore(CatalogueStore):
     def remove(self, keys: Int[np.ndarray, "n"]) -> None:
         self._run("DELETE FROM {} WHERE item = ANY(%s)", [keys.tolist()])
 
-    def nearest(
-        self, queries: Float[np.ndarray, "M D"], count: int, within: Within
-    ) -> list[Int[np.ndarray, "_"]]:
+    def nearest(self, queries: Float[np.ndarray, "M D"], count: int, within: Within) -> list[Int[np.ndarray, "_"]]:
         where, values = _where(within)
         asked = "SELECT item FROM {} {} ORDER BY embedding <#> %s LIMIT %s"
         wrapped = HalfVector if self._type == "halfvec" else Vector

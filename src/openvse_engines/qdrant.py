@@ -52,9 +52,7 @@ class QdrantStore(CatalogueStore):
     A password or an ``api_key`` in the URL is the key. See ``VectorStore`` for the arguments.
     """
 
-    def __init__(
-        self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
-    ) -> None:
+    def __init__(self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False) -> None:
         self._num_embeddings, url = num_embeddings, address.server
         self._errors, self._collection = partial(_errors_of, url), address.name
         self._note_number = int(hashlib.sha256(address.name.encode()).hexdigest()[:15], 16)
@@ -93,9 +91,7 @@ class QdrantStore(CatalogueStore):
             client.close()
         return sorted(name for name in names if PLACE.fullmatch(name))
 
-    def put(
-        self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]
-    ) -> None:
+    def put(self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]) -> None:
         payloads = [each.payload() for each in facts for _ in range(self._num_embeddings)]
         flat = vectors.reshape(-1, vectors.shape[2]).astype(np.float32)
         ids = cast("list[models.ExtendedPointId]", self._numbers(keys))
@@ -112,21 +108,17 @@ class QdrantStore(CatalogueStore):
                 selected = models.PointIdsList(points=numbers[start : start + 10_000])
                 self._client.delete(self._collection, selected, wait=True)
 
-    def nearest(
-        self, queries: Float[np.ndarray, "M D"], count: int, within: Within
-    ) -> list[Int[np.ndarray, "_"]]:
+    def nearest(self, queries: Float[np.ndarray, "M D"], count: int, within: Within) -> list[Int[np.ndarray, "_"]]:
         asked = _filter(clauses_of(within.where))
         # The breadth of the search, slightly above the default to find hits that a filter would hide.
         params = models.SearchParams(hnsw_ef=max(128, count))
         requests = [
-            models.QueryRequest(query=one.tolist(), limit=count, filter=asked, params=params)
-            for one in queries
+            models.QueryRequest(query=one.tolist(), limit=count, filter=asked, params=params) for one in queries
         ]
         with self._errors():
             answers = self._client.query_batch_points(self._collection, requests)
         return [
-            np.array([int(point.id) for point in answer.points], np.int64) // self._num_embeddings
-            for answer in answers
+            np.array([int(point.id) for point in answer.points], np.int64) // self._num_embeddings for answer in answers
         ]
 
     def num_points(self) -> int:
@@ -149,9 +141,7 @@ class QdrantStore(CatalogueStore):
 
     def some(self, count: int) -> list[ItemFacts]:
         records = self._scroll(count * self._num_embeddings, ())
-        return [
-            ItemFacts.of_payload(payload) for number, payload in records if number % self._num_embeddings == 0
-        ]
+        return [ItemFacts.of_payload(payload) for number, payload in records if number % self._num_embeddings == 0]
 
     def count(self, within: Within) -> int:
         """Return how many points pass the filter, roughly."""
@@ -198,9 +188,7 @@ class QdrantStore(CatalogueStore):
 
     def _retrieve(self, numbers: Sequence[int], *, vectors: bool) -> list[tuple[int, Any]]:
         with self._errors():
-            records = self._client.retrieve(
-                self._collection, numbers, with_payload=not vectors, with_vectors=vectors
-            )
+            records = self._client.retrieve(self._collection, numbers, with_payload=not vectors, with_vectors=vectors)
         return [(int(each.id), each.vector if vectors else each.payload) for each in records]
 
     def _scroll(self, count: int, clauses: Sequence[Clause]) -> list[tuple[int, Any]]:

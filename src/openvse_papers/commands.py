@@ -73,9 +73,7 @@ def finish(analysis: Analysis, out: Path, *, overwrite: bool, as_json: bool, com
         tables = {part or analysis.name: table.to_json() for part, table in analysis.tables.items()}
         files = [str(path) for path in written]
         summary = analysis.summary.to_json()
-        print_json(
-            command or f"analyze {analysis.name}", {"summary": summary, "tables": tables, "files": files}
-        )
+        print_json(command or f"analyze {analysis.name}", {"summary": summary, "tables": tables, "files": files})
     else:
         typer.echo(analysis.summary.to_text())
     note(f"written: {', '.join(map(str, written))}")
@@ -108,9 +106,7 @@ def attention(
     on: On = "",
     split: Split = "test",
     features: Stores = None,
-    image: Annotated[
-        list[Path] | None, typer.Option(help="An image of your own. Can be given several times.")
-    ] = None,
+    image: Annotated[list[Path] | None, typer.Option(help="An image of your own. Can be given several times.")] = None,
     caption: Annotated[
         list[str] | None,
         typer.Option(help="A caption to match, or a question to ask. Can be given several times."),
@@ -127,9 +123,7 @@ def attention(
 
     begin(out, "attention", overwrite=overwrite)
     if not on and not (image and caption):
-        raise OpenVSEError(
-            "attention needs --on DATA, or --image FILE together with --caption TEXT: give one of them"
-        )
+        raise OpenVSEError("attention needs --on DATA, or --image FILE together with --caption TEXT: give one of them")
     request = request_of(on, split, features)
     asked = Subjects(tuple(image or ()), tuple(caption or ()), count, limit=images)
     analysis = analyze_attention(look_at(open_models(models, device), request, asked))
@@ -215,9 +209,7 @@ def views(
 def captions(
     on: On,
     out: Out,
-    models: Annotated[
-        list[str] | None, typer.Argument(help="Runs or models whose text encoder to use.")
-    ] = None,
+    models: Annotated[list[str] | None, typer.Argument(help="Runs or models whose text encoder to use.")] = None,
     text_model: Annotated[
         list[str] | None,
         typer.Option(
@@ -365,9 +357,7 @@ def sweep(
 
 @app.command(rich_help_panel="Search")
 def ask(
-    model: Annotated[
-        str, typer.Argument(help="A model trained to answer questions: a model folder or a hub id.")
-    ],
+    model: Annotated[str, typer.Argument(help="A model trained to answer questions: a model folder or a hub id.")],
     image: Annotated[Path, typer.Argument(help="The image file.")],
     questions: Annotated[list[str], typer.Argument(help="One or more questions, each in quotes.")],
     top_k: Annotated[
@@ -390,9 +380,7 @@ def ask(
     from openvse_papers.vqa.explain import answer_page, explain
 
     if named := next(filter(names_image, questions), None):
-        raise OpenVSEError(
-            f"{named} is an image, not a question: give one image first, then the questions about it"
-        )
+        raise OpenVSEError(f"{named} is an image, not a question: give one image first, then the questions about it")
     if html is not None:
         refuse_there([html], "choose another --html, or delete it first")
     questions = [*map(whole_characters, questions)]

@@ -128,9 +128,7 @@ class RoleGraphEncoder(WordsEncoder):
         self.slots = 1 + 2 * max(max_actions, max_entities)
         self.read_vocabulary(captions, assets, grow=grow, split=split_words, nearest=False)
         vectors = None if assets else word_vectors
-        self.gru = self.make_gru(
-            word_dim, embed_dim, vectors, freeze=freeze_words, dropout=dropout, start=gru_start
-        )
+        self.gru = self.make_gru(word_dim, embed_dim, vectors, freeze=freeze_words, dropout=dropout, start=gru_start)
         file = Path(graphs) if graphs and assets is None else assets and assets / GRAPHS_FILE
         has_file = file is not None and (assets is None or file.is_file())
         self.annotated = read_role_graphs(file) if file is not None and has_file else {}
@@ -172,9 +170,7 @@ class RoleGraphEncoder(WordsEncoder):
     def forward(self, inputs: Inputs) -> Features:
         """Encode captions: ``local [B, N, D]`` has a state for each word, and ``graph`` holds the nodes and edges."""
         if inputs.mask is None or inputs.values.shape[1] % _FIELDS:
-            raise ModelError(
-                "captions came without a mask or not from tokenize: collate the output of tokenize"
-            )
+            raise ModelError("captions came without a mask or not from tokenize: collate the output of tokenize")
         device = inputs.values.device
         rows = on_cpu(inputs.values).reshape(len(inputs), -1, _FIELDS)
         there = on_cpu(inputs.mask)[:, ::_FIELDS]
@@ -191,9 +187,7 @@ class RoleGraphEncoder(WordsEncoder):
         if self.annotated:
             write_role_graphs(folder / GRAPHS_FILE, self.annotated)
 
-    def _graph(
-        self, rows: Int[Tensor, "B M 3"], mask: Bool[Tensor, "B N"], is_node: Bool[Tensor, "B M"]
-    ) -> Graph:
+    def _graph(self, rows: Int[Tensor, "B M 3"], mask: Bool[Tensor, "B N"], is_node: Bool[Tensor, "B M"]) -> Graph:
         """Put the nodes into their slots."""
         members = _bits(rows[:, : mask.shape[1], 2].where(mask, 0), self.slots).mT.contiguous()
         members[:, 0] = mask
@@ -266,10 +260,7 @@ def write_role_graphs(path: Path, graphs: Mapping[str, RoleGraph]) -> None:
     """Write graphs in the same format, compressed. The same graphs give the same bytes."""
     tree = {
         " ".join(graph.words): [
-            {
-                str(place): {"role": _name_of(node), "spans": node.spans}
-                for place, node in enumerate(graph.nodes)
-            },
+            {str(place): {"role": _name_of(node), "spans": node.spans} for place, node in enumerate(graph.nodes)},
             [[str(action), str(entity), ""] for action, entity in graph.edges],
         ]
         for graph in graphs.values()
@@ -611,10 +602,7 @@ class Hierarchical(Similarity):
         self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
     ) -> Float[Tensor, "P"]:
         size = max(1, _NUMBERS // (images.vectors[0].numel() + texts.vectors[0].numel()))
-        parts = [
-            self._score(images[rows[some]], texts[columns[some]], _aligned)
-            for some in slices(len(rows), size)
-        ]
+        parts = [self._score(images[rows[some]], texts[columns[some]], _aligned) for some in slices(len(rows), size)]
         return torch.cat(parts) if parts else images.vectors.new_zeros(0)
 
     def _tile(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "i t"]:

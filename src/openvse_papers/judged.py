@@ -39,9 +39,7 @@ def image_numbers(corpus: Corpus) -> Int[np.ndarray, "I"]:
     matches = [_NUMBER.search(name) for name in corpus.image_ids]
     for name, match in zip(corpus.image_ids, matches, strict=True):
         if match is None:
-            raise DataError(
-                f"{corpus.name}: image {name!r} has no number of COCO in its name: give the data set coco"
-            )
+            raise DataError(f"{corpus.name}: image {name!r} has no number of COCO in its name: give the data set coco")
     return np.array([int(match[1]) for match in matches if match], dtype=np.int64)
 
 
@@ -149,9 +147,7 @@ def _rating(path: Path, task: str, number: int, line: list[str]) -> tuple[int, i
         rating = float(line[2]) if re.fullmatch(r"\d+(\.\d+)?", line[2]) else math.nan
         if one and other and 0 <= rating <= 5:
             return int(one[1]), int(other[1]), rating
-    raise DataError(
-        f"{path}, line {number}: {','.join(line)!r} is no rated pair: download the published file again"
-    )
+    raise DataError(f"{path}, line {number}: {','.join(line)!r} is no rated pair: download the published file again")
 
 
 # ECCV Caption: all captions that fit some of COCO's images, and the reverse (Chun et al., ECCV 2022).
@@ -306,9 +302,7 @@ def _rank_among(
         return rank_by_counting(score, pairs, device=member.device, every=every).i2t
 
 
-def _measured(
-    ranked: QueryRanks, columns: Mapping[str, np.ndarray], images: Int[np.ndarray, "Q"]
-) -> Direction:
+def _measured(ranked: QueryRanks, columns: Mapping[str, np.ndarray], images: Int[np.ndarray, "Q"]) -> Direction:
     """Return the means over the queries, with intervals over the images that queries are or belong to."""
     counted = np.column_stack([*columns.values()]).astype(np.float64)
     metrics = dict(zip(columns, (100.0 * counted.mean(axis=0)).tolist(), strict=True))
@@ -330,9 +324,7 @@ def bootstrap_correlation(
     order = np.argsort(queries, kind="stable")
     _, starts, counts = np.unique(queries[order], return_index=True, return_counts=True)
     if len(starts) < 4:
-        raise DataError(
-            f"{len(starts)} queries have ratings, but a correlation needs at least 4: give more pairs"
-        )
+        raise DataError(f"{len(starts)} queries have ratings, but a correlation needs at least 4: give more pairs")
     generator = np.random.default_rng(0)
     correlations = []
     for _ in range(BOOTSTRAPS):
@@ -379,9 +371,7 @@ def number_items(root: Path, corpus: Corpus, images: EmbeddingSet, texts: Embedd
     """Find COCO's numbers of embedded items."""
     pairs = corpus.relevance
     if len(pairs.texts) != pairs.num_texts:
-        raise DataError(
-            f"{corpus.name}: a text belongs to several images: open the data set without merging captions"
-        )
+        raise DataError(f"{corpus.name}: a text belongs to several images: open the data set without merging captions")
     of_text = np.empty(pairs.num_texts, dtype=np.int64)
     of_text[pairs.texts] = pairs.images
     return NumberedItems(corpus, images, texts, image_numbers(corpus), caption_numbers(root, corpus), of_text)
@@ -504,16 +494,10 @@ def judge_eccv_caption(
         queries, relevant, missing = _listed(positives, asking[1], asked[1])
         missing = missing[np.isin(missing, queries)]
         if len(missing):
-            problems.append(
-                f"{name}: {len(missing):,} positive items are not in the gallery and count as not found"
-            )
+            problems.append(f"{name}: {len(missing):,} positive items are not in the gallery and count as not found")
         if lost := len(positives) - len(np.unique(queries)):
-            problems.append(
-                f"{name}: {lost:,} of {len(positives):,} queries are not in the data set and are left out"
-            )
-        ranked = _rank_among(
-            asking[0], asked[0], (queries, relevant), similarity, every=True, swapped=swapped
-        )
+            problems.append(f"{name}: {lost:,} of {len(positives):,} queries are not in the data set and are left out")
+        ranked = _rank_among(asking[0], asked[0], (queries, relevant), similarity, every=True, swapped=swapped)
         distinct = np.unique(queries)
         of_queries = items.text_images[distinct] if swapped else distinct
         assert ranked.places is not None
@@ -521,9 +505,7 @@ def judge_eccv_caption(
         places = ranked.places.with_missing(np.searchsorted(distinct, missing))
         columns = {"map_at_r": places.map_at_r(), "rprecision": places.rprecision()}
         retrieval[name] = _measured(ranked, {**columns, "r1": ranked.ranks <= 1}, of_queries)
-    return JudgedReport(
-        "ECCV Caption", items.corpus.name, retrieval, {}, model, tuple(problems), tuple(notes)
-    )
+    return JudgedReport("ECCV Caption", items.corpus.name, retrieval, {}, model, tuple(problems), tuple(notes))
 
 
 def _present(rated: RatedPairs, first: Int[np.ndarray, "A"], second: Int[np.ndarray, "B"]) -> RatedPairs:
@@ -608,9 +590,7 @@ def _listed(
     one, other = _positions(queries, asking), _positions(items, asked)
     there = (one >= 0) & (other >= 0)
     if not there.any():
-        raise DataError(
-            "ECCV Caption names none of the images and captions of this data set: give COCO's test split"
-        )
+        raise DataError("ECCV Caption names none of the images and captions of this data set: give COCO's test split")
     return one[there], other[there], one[(one >= 0) & (other < 0)]
 
 

@@ -82,9 +82,7 @@ def read_vocabulary(path: Path) -> list[str]:
         else:
             tree = _VocabularyUnpickler(BytesIO(content), encoding="utf-8").load()
     except OSError as error:
-        raise CheckpointError(
-            f"vocabulary {path} cannot be read ({error.strerror}): check the path"
-        ) from error
+        raise CheckpointError(f"vocabulary {path} cannot be read ({error.strerror}): check the path") from error
     except _ForeignCodeError as error:
         raise CheckpointError(
             f"{path} tries to run {error}, which no vocabulary needs. Nothing was run: get the file elsewhere"
@@ -314,9 +312,7 @@ def _resnet(weights: Weights, begin: str, *, caffe: bool) -> dict[str, Any]:
     inner_dim = shape(weights, f"{begin}layer1.0.conv1.weight", axes=4)[0]
     bottleneck = f"{begin}layer1.0.conv3.weight" in weights
     if caffe and not bottleneck:
-        raise CheckpointError(
-            "its ResNet has blocks of two convolutions, which the released code does not make"
-        )
+        raise CheckpointError("its ResNet has blocks of two convolutions, which the released code does not make")
     return {
         "name": "resnet",
         "blocks": [count(weights, f"{begin}layer{stage}.") for stage in range(1, 5)],
@@ -351,9 +347,7 @@ def _plan_pooled(released: ReleasedCheckpoint, name: str, aggregator: Any, pooli
         "projection": "residual_mlp" if residual else "linear",
     }
     if grids:
-        image_encoder = _grids(
-            image, {"backbone_source": "detector", **options} if of_2ad else options, notes
-        )
+        image_encoder = _grids(image, {"backbone_source": "detector", **options} if of_2ad else options, notes)
     model = option(options, "bert_type", "bert-base-uncased") if of_2ad else "bert-base-uncased"
     if uses_bert := any(each.startswith("bert.") for each in released.text):
         # The released code does not cut captions. BERT itself sets the limit.
@@ -370,9 +364,7 @@ def _plan_pooled(released: ReleasedCheckpoint, name: str, aggregator: Any, pooli
         "objective": {"ranking": _ranking(options, name, notes)},
         "optimizer": {"multipliers": {"text.encoder.backbone": 0.1} if uses_bert and not of_2ad else {}},
     }
-    projection = (
-        RESIDUAL_MLP if residual else {"fc.": RESIDUAL_MLP["fc."]} | ({"mlp.": None} if of_2ad else {})
-    )
+    projection = RESIDUAL_MLP if residual else {"fc.": RESIDUAL_MLP["fc."]} | ({"mlp.": None} if of_2ad else {})
     text_names = {**(BERT if uses_bert else BIGRU), **pooling}
     weights = _joined(renamed(image, {**projection, **RESNET, **pooling}), renamed(released.text, text_names))
     words = "vocab/f30k_precomp_vocab.json or vocab/coco_precomp_vocab.json, from the data of SCAN"
@@ -509,17 +501,13 @@ class Repository:
 
     def recognises(self, released: ReleasedCheckpoint) -> bool:
         """Return whether a checkpoint seems to come from the repository."""
-        return self.text in released.text and any(
-            part in name for name in released.image for part in self.image
-        )
+        return self.text in released.text and any(part in name for name in released.image for part in self.image)
 
 
 _ADPOOL = {"name": "adpool", "token_weights": "per_dimension"}
 REPOSITORIES: Mapping[str, Repository] = {
     "vse_infinity": Repository(("gpool.",), "gpool.linear.weight", "gpo", GPO),
-    "pvse": Repository(
-        ("pie_net.", "our_model.", "cnn.conv1.weight"), "embed.weight", "pie_net", PIE_NET, _plan_pvse
-    ),
+    "pvse": Repository(("pie_net.", "our_model.", "cnn.conv1.weight"), "embed.weight", "pie_net", PIE_NET, _plan_pvse),
     "vse_2ad": Repository(("pool.balance.",), "pool.balance.weight", _ADPOOL, ADPOOL),
     "esa": Repository(("linear1.",), "linear1.weight", "external_attention", EXTERNAL_ATTENTION),
 }
@@ -539,15 +527,11 @@ def convert_released(
     released = find_encoders(read_checkpoint(path))
     names = list(REPOSITORIES)
     if repository is not None and repository not in names:
-        raise CheckpointError(
-            f"unknown kind {repository!r}{nearest(repository, names)} (allowed: {', '.join(names)})"
-        )
+        raise CheckpointError(f"unknown kind {repository!r}{nearest(repository, names)} (allowed: {', '.join(names)})")
     tried = names if repository is None else [repository]
     if (name := next((name for name in tried if REPOSITORIES[name].recognises(released)), None)) is None:
         of = f"of {repository}" if repository else "of VSE-infinity (GPO), PVSE (PIE-Net) or VSE+2AD (AdPool)"
-        raise CheckpointError(
-            f"it does not hold weights {of}: give a checkpoint that one of their repositories saved"
-        )
+        raise CheckpointError(f"it does not hold weights {of}: give a checkpoint that one of their repositories saved")
     each = REPOSITORIES[name]
     plan = each.plan(released, name, each.aggregator, each.pooling)
     progress = ", ".join(f"{key} {value}" for key, value in released.progress.items())
@@ -555,9 +539,7 @@ def convert_released(
     return Conversion(name, _build(plan, vocabulary, overrides, described), plan.notes)
 
 
-def _build(
-    plan: ReleasedPlan, vocabulary: str | None, overrides: Sequence[str], description: str
-) -> TwoTower:
+def _build(plan: ReleasedPlan, vocabulary: str | None, overrides: Sequence[str], description: str) -> TwoTower:
     """Build the plan's model and fill in every weight."""
     tree: dict[str, Any] = dict(plan.recipe)
     for path, value in map(parse_override, overrides):
@@ -578,9 +560,7 @@ def _build(
     return model.eval()
 
 
-def _write_words(
-    plan: ReleasedPlan, vocabulary: str | None, folder: Path, options: Mapping[str, Any]
-) -> Weights:
+def _write_words(plan: ReleasedPlan, vocabulary: str | None, folder: Path, options: Mapping[str, Any]) -> Weights:
     """Write the vocabulary of a plan, and return its weights with the word embeddings in this order."""
     if vocabulary is None:
         raise CheckpointError(
@@ -605,9 +585,7 @@ def _write_words(
     return plan.weights | {WORDS: torch.stack(rows)}
 
 
-def _write_pieces(
-    plan: ReleasedPlan, vocabulary: str | None, folder: Path, options: Mapping[str, Any]
-) -> Weights:
+def _write_pieces(plan: ReleasedPlan, vocabulary: str | None, folder: Path, options: Mapping[str, Any]) -> Weights:
     """Write the tokenizer of a plan's BERT and its configuration, and return its weights."""
     config = bert_config(plan.weights)
     source = vocabulary or plan.vocabulary

@@ -25,9 +25,7 @@ MOST_LETTERS = 150
 def main(arguments: Sequence[str]) -> int:
     """Print the table, and return 1 if a point is not as wanted."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument(
-        "--only", nargs="+", default=[""], metavar="WORD", help="points that hold one of these words"
-    )
+    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="points that hold one of these words")
     parser.add_argument("--json", action="store_true", help="print the outcomes as one JSON document")
     options = parser.parse_args(arguments)
     points = [point for point in CASES if any(word in point for word in options.only)]
@@ -58,11 +56,7 @@ def shown(seen: str, place: Path) -> str:
     """Return a sentence for a cell of the table: in one line, not too long, without the temporary folder."""
     text = " ".join(seen.replace(f"{place}/", "").replace(str(place), ".").split()).replace("|", "\\|")
     if len(text) > MOST_LETTERS:
-        text = (
-            text[:MOST_LETTERS].rsplit(" ", 1)[0]
-            + " ..."
-            + ("`" if text.count("`", 0, MOST_LETTERS) % 2 else "")
-        )
+        text = text[:MOST_LETTERS].rsplit(" ", 1)[0] + " ..." + ("`" if text.count("`", 0, MOST_LETTERS) % 2 else "")
     return re.sub(r"^[a-z](?=\w*[ :])", lambda first: first.group().upper(), text)
 
 

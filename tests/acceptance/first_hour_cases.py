@@ -20,9 +20,7 @@ SPINNER = " ⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
 def rare_words(stage: Stage) -> Outcome:
-    captions = [
-        caption for entry in stage.entries if entry["split"] == "train" for caption in entry["captions"]
-    ]
+    captions = [caption for entry in stage.entries if entry["split"] == "train" for caption in entry["captions"]]
     counts = Counter(word for caption in captions for word in set(re.findall(r"[a-z]{4,}", caption.lower())))
     one, other = [word for word, count in counts.items() if count == 1][:2]
     answer = stage.search(one, other, "-k", 3)
@@ -31,9 +29,7 @@ def rare_words(stage: Stage) -> Outcome:
     if not told.good:
         return told
     same = hits[0] == hits[1]
-    return Outcome(
-        not same, "two such words find " + ("the same images with the same scores" if same else "their own")
-    )
+    return Outcome(not same, "two such words find " + ("the same images with the same scores" if same else "their own"))
 
 
 def opened(stage: Stage, folder: Path) -> Outcome:
@@ -58,24 +54,18 @@ def broken_images(stage: Stage) -> Outcome:
     if broken.name not in answer.out:
         return Outcome(False, f"exit status {answer.code}: `{answer.end}`")
     both = bool(answer.line("are the same"))
-    return answer.told(
-        "WRONG", "are broken", code=1, also=both, otherwise="the same image twice is not noticed"
-    )
+    return answer.told("WRONG", "are broken", code=1, also=both, otherwise="the same image twice is not noticed")
 
 
 def progress_in_a_pipe(stage: Stage) -> Outcome:
     told, first_epoch = stage.trained.err, stage.trained.err.find("epoch   1/")
     line = stage.trained.line(" of ", "took") or stage.trained.line("extracting")
     in_order = told.find("extracting") < first_epoch  # a short extraction says nothing
-    return Outcome(
-        in_order and "took" in line, f"`{line.strip()}`" + ("" if in_order else ", after the epochs")
-    )
+    return Outcome(in_order and "took" in line, f"`{line.strip()}`" + ("" if in_order else ", after the epochs"))
 
 
 def columns(stage: Stage) -> Outcome:
-    drawn = stage.terminal(
-        *stage.training(TWO_PHASES, "data.features=auto", out=stage.place / "terminal_run")
-    )
+    drawn = stage.terminal(*stage.training(TWO_PHASES, "data.features=auto", out=stage.place / "terminal_run"))
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn)
     bars = [line.strip(SPINNER) for line in re.split(r"[\r\n]+", plain) if "━" in line]
     cut = [line for line in bars if "…" in line or "..." in line or len(line) > 80]

@@ -159,9 +159,7 @@ class Stage:
 
     def training(self, *overrides: str, out: Path) -> list[str]:
         """Return the words of a tiny training on the album, by the features of the first one where there are any."""
-        stored = (
-            [f"data.features={self.place / 'run/features'}"] if (self.place / "run/features").exists() else []
-        )
+        stored = [f"data.features={self.place / 'run/features'}"] if (self.place / "run/features").exists() else []
         return [
             *("train", "vse_infinity/folder_cpu", f"data.source={self.album}", *TINY, *stored),
             *(*overrides, "--out", str(out)),
@@ -179,9 +177,7 @@ class Stage:
         """Run ``data check`` on a folder."""
         return self.openvse("data", "check", folder)
 
-    def openvse(
-        self, *words: object, most_bytes: int | None = None, env: dict[str, str] | None = None
-    ) -> Answer:
+    def openvse(self, *words: object, most_bytes: int | None = None, env: dict[str, str] | None = None) -> Answer:
         """Run a command to its end.
 
         Args:
@@ -266,7 +262,5 @@ def draw_shapes(folder: Path) -> list[tuple[str, list[str]]]:
         ImageDraw.Draw(image).polygon(list(corners), fill=colour)
         image.save(folder / f"{colour}_{shape}.png")
         name = "".join("bdfglmnprt"[int(digit)] + "aeiou"[int(digit) // 2] for digit in f"{number:02d}") + "x"
-        items.append(
-            (f"{colour}_{shape}.png", [f"a {colour} {shape}", f"the {shape} is {colour}, we call it {name}"])
-        )
+        items.append((f"{colour}_{shape}.png", [f"a {colour} {shape}", f"the {shape} is {colour}, we call it {name}"]))
     return items

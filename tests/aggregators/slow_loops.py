@@ -28,9 +28,7 @@ def assert_equals_loop(aggregator: Aggregator, loop: Loop, features: Features) -
     found = [leaf.detach().clone().requires_grad_() for leaf in wanted]
     weights = list(aggregator.parameters())
     vectors = aggregator(Features(found[0], features.mask, found[1])).vectors
-    expected = torch.stack(
-        [loop(wanted[0][item, mask], wanted[1][item]) for item, mask in enumerate(features.mask)]
-    )
+    expected = torch.stack([loop(wanted[0][item, mask], wanted[1][item]) for item, mask in enumerate(features.mask)])
     torch.testing.assert_close(vectors, expected, rtol=0, atol=1e-10)
     direction = torch.randn(expected.shape, dtype=torch.float64)
     mine = gradients(vectors, direction, found + weights)
@@ -51,9 +49,7 @@ def softmax(values: list[Tensor]) -> list[Tensor]:
 
 def ranked(local: Tensor) -> list[Tensor]:
     """Sort each dimension alone, largest first; return the N sorted vectors."""
-    columns = [
-        sorted(local[:, dim], key=lambda x: float(x.detach()), reverse=True) for dim in range(local.shape[1])
-    ]
+    columns = [sorted(local[:, dim], key=lambda x: float(x.detach()), reverse=True) for dim in range(local.shape[1])]
     return [torch.stack([column[place] for column in columns]) for place in range(len(local))]
 
 

@@ -22,9 +22,7 @@ def slow_adpool(pool: AdPool, local: Tensor) -> Tensor:
         weight, bias = pool.token[0].weight, pool.token[0].bias
         token = []
         for d in range(width):
-            logits = [
-                (sum(weight[d, e] * row[e] for e in range(width)) + bias[d]).clamp(min=0) for row in rows
-            ]
+            logits = [(sum(weight[d, e] * row[e] for e in range(width)) + bias[d]).clamp(min=0) for row in rows]
             token.append(sum(t * row[d] for t, row in zip(softmax(logits), rows, strict=True)))
     embedding = []
     for d in range(width):
@@ -70,9 +68,7 @@ def test_the_released_pooling_counts_padding_in_its_token_weights(token_weights:
 
 
 @pytest.mark.parametrize(("token_weights", "outputs"), [("scalar", 1), ("per_dimension", 600)])
-def test_the_token_weights_start_as_pytorch_starts_them_or_as_released(
-    token_weights: str, outputs: int
-) -> None:
+def test_the_token_weights_start_as_pytorch_starts_them_or_as_released(token_weights: str, outputs: int) -> None:
     bounds = {"uniform": 600**-0.5, "xavier": (6 / (600 + outputs)) ** 0.5}
     for start, bound in bounds.items():
         torch.manual_seed(0)
@@ -85,6 +81,4 @@ def test_the_token_weights_start_as_pytorch_starts_them_or_as_released(
 
 def test_an_item_of_one_element_is_that_element() -> None:
     features = ragged([1], 4)
-    torch.testing.assert_close(
-        AdPool(input_dim=4, embed_dim=4).double()(features).vectors[:, 0], features.local[:, 0]
-    )
+    torch.testing.assert_close(AdPool(input_dim=4, embed_dim=4).double()(features).vectors[:, 0], features.local[:, 0])

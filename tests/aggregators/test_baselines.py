@@ -85,9 +85,7 @@ def slow_lip(pool: LIP, local: Tensor) -> Tensor:
         column = raw[:, dim]
         mean = sum(column) / len(column)
         deviation = (sum((x - mean) ** 2 for x in column) / len(column) + 1e-5).sqrt()
-        gates = [
-            12 * torch.sigmoid(pool.scale[dim] * (x - mean) / deviation + pool.shift[dim]) for x in column
-        ]
+        gates = [12 * torch.sigmoid(pool.scale[dim] * (x - mean) / deviation + pool.shift[dim]) for x in column]
         pooled.append(weighted(softmax(gates), local[:, dim]))
     return torch.stack(pooled)
 
@@ -108,9 +106,7 @@ def slow_conv1d(pool: Conv1d, local: Tensor) -> Tensor:
 
 
 def slow_self_attention(pool: SelfAttention, local: Tensor) -> Tensor:
-    queries, keys, values = (
-        [linear(layer, x) for x in local] for layer in (pool.query, pool.key, pool.value)
-    )
+    queries, keys, values = ([linear(layer, x) for x in local] for layer in (pool.query, pool.key, pool.value))
     scale = math.sqrt(local.shape[1])
     read = [weighted(softmax([q @ k / scale for k in keys]), values) for q in queries]
     return sum(pool.norm(x + r) for x, r in zip(local, read, strict=True)) / len(local)
@@ -133,9 +129,7 @@ def slow_gcn(net: GCN, local: Tensor) -> Tensor:
         for x in local:
             affinities = [linear(layer.row, x) @ linear(layer.column, y) / len(local) for y in local]
             sent.append(weighted(affinities, [linear(layer.message, y) for y in local]))
-        local = torch.stack(
-            [x + layer.norm(linear(layer.update, s)) for x, s in zip(local, sent, strict=True)]
-        )
+        local = torch.stack([x + layer.norm(linear(layer.update, s)) for x, s in zip(local, sent, strict=True)])
     if isinstance(net.aggregator, Seq2Seq):
         return slow_seq2seq(net.aggregator, local)
     return sum(local) / len(local)
@@ -204,9 +198,7 @@ def test_the_ends_of_the_baselines_are_mean_and_max() -> None:
     mean, largest = Mean(**widths)(features).vectors, Max(**widths)(features).vectors
     torch.testing.assert_close(TopPercent(**widths, percent=100)(features).vectors, mean)
     torch.testing.assert_close(TopPercent(**widths, percent=1)(features).vectors, largest)
-    torch.testing.assert_close(
-        LogSumExp(**widths, temperature=1e-4)(features).vectors, largest, atol=1e-3, rtol=0
-    )
+    torch.testing.assert_close(LogSumExp(**widths, temperature=1e-4)(features).vectors, largest, atol=1e-3, rtol=0)
     positive = Features(features.local.abs(), features.mask)
     gem = GeM(**widths, exponent=1.0).double()
     torch.testing.assert_close(gem(positive).vectors, Mean(**widths)(positive).vectors)
@@ -264,9 +256,7 @@ def test_options_out_of_range_are_refused(kind: type[Aggregator], name: str, val
 
 
 @settings(max_examples=20, deadline=None)
-@given(
-    st.lists(st.integers(1, 12), min_size=1, max_size=4, unique=True), st.integers(1, 6), st.integers(1, 3)
-)
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=4, unique=True), st.integers(1, 6), st.integers(1, 3))
 def test_interpolation_equals_numpy(sizes: list[int], knots: int, width: int) -> None:
     import numpy as np
 

@@ -29,9 +29,7 @@ def features(seed: int = 0, width: int = 8) -> Features:
 
 def make(name: str = "gated", width: int = 8, **options: Any) -> Any:
     torch.manual_seed(0)
-    return build_part(
-        AGGREGATORS, Part(name=name, **options), "image.aggregator", {"input_dim": width, "embed_dim": 8}
-    )
+    return build_part(AGGREGATORS, Part(name=name, **options), "image.aggregator", {"input_dim": width, "embed_dim": 8})
 
 
 def unit(embedded: EmbeddingSet) -> EmbeddingSet:

@@ -61,8 +61,7 @@ def test_the_distance_is_that_of_samples() -> None:
     generator = torch.Generator().manual_seed(0)
     image, text = made("image")(ragged([3], 5)), made("text", seed=1)(ragged([4], 5, seed=1))
     draws = [
-        side.vectors[0, 0, :4]
-        + (side.residual[0, 0] / 2).exp() * torch.randn(200_000, 4, generator=generator)  # type: ignore[index]
+        side.vectors[0, 0, :4] + (side.residual[0, 0] / 2).exp() * torch.randn(200_000, 4, generator=generator)  # type: ignore[index]
         for side in (image, text)
     ]
     sampled = (draws[0] - draws[1]).square().sum(dim=1).mean()
@@ -78,6 +77,4 @@ def test_every_item_begins_with_the_same_variance() -> None:
 def test_options_that_make_no_distribution_are_refused() -> None:
     assert names(refusal(RecipeError, Gaussian, input_dim=5, embed_dim=2), "embed_dim", 2)
     for name in ("mean", "log_variance"):
-        assert names(
-            refusal(RecipeError, Gaussian, input_dim=5, embed_dim=6, **{name: PIENet}), name, "PIENet"
-        )
+        assert names(refusal(RecipeError, Gaussian, input_dim=5, embed_dim=6, **{name: PIENet}), name, "PIENet")

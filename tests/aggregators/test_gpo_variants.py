@@ -183,9 +183,7 @@ def test_the_default_keeps_the_names_of_its_weights() -> None:
 
 def test_an_interpolation_starts_near_the_mean() -> None:
     torch.manual_seed(0)
-    theta = GPO(input_dim=1, embed_dim=1, generator=GENERATORS.get("interpolation")).coefficients(
-        torch.tensor([10])
-    )
+    theta = GPO(input_dim=1, embed_dim=1, generator=GENERATORS.get("interpolation")).coefficients(torch.tensor([10]))
     torch.testing.assert_close(theta, torch.full((1, 10), 0.1), rtol=1.0, atol=0)
 
 

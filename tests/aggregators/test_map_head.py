@@ -26,9 +26,7 @@ def slow(head: MapHead, item: torch.Tensor, heads: int) -> torch.Tensor:
         weights = (q @ k.T / math.sqrt(q.shape[1])).softmax(dim=1)
         read.append(weights @ v)
     z = head.attention.out_proj(torch.cat(read, dim=1))[0]
-    normed = (z - z.mean()) / (
-        z.var(unbiased=False) + 1e-6
-    ).sqrt() * head.layernorm.weight + head.layernorm.bias
+    normed = (z - z.mean()) / (z.var(unbiased=False) + 1e-6).sqrt() * head.layernorm.weight + head.layernorm.bias
     hidden = F.gelu(head.mlp["fc1"](normed), approximate=head.approximate)
     return z + head.mlp["fc2"](hidden)
 
@@ -36,9 +34,7 @@ def slow(head: MapHead, item: torch.Tensor, heads: int) -> torch.Tensor:
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 def test_it_is_the_formula(activation: str) -> None:
     torch.manual_seed(0)
-    head = (
-        MapHead(input_dim=12, embed_dim=12, num_heads=3, hidden_dim=20, activation=activation).double().eval()
-    )
+    head = MapHead(input_dim=12, embed_dim=12, num_heads=3, hidden_dim=20, activation=activation).double().eval()
     with torch.no_grad():
         for weight in head.parameters():
             weight.add_(0.3 * torch.randn_like(weight))

@@ -40,9 +40,7 @@ def slow_pie_net(net: PIENet, local: Tensor, pooled: Tensor) -> Tensor:
     st.integers(1, 4),
     st.integers(0, 99),
 )
-def test_pie_net_equals_the_loop(
-    lengths: list[int], width: int, embed_dim: int, heads: int, seed: int
-) -> None:
+def test_pie_net_equals_the_loop(lengths: list[int], width: int, embed_dim: int, heads: int, seed: int) -> None:
     torch.manual_seed(seed)
     net = PIENet(input_dim=width, embed_dim=embed_dim, num_embeddings=heads).double()
     features = ragged(lengths, width, seed, pooled_dim=embed_dim)

@@ -55,9 +55,7 @@ def test_poolings_equal_the_loop(lengths: list[int], width: int, k: int) -> None
         ),
     ]
     for pooling, weights in cases:
-        torch.testing.assert_close(
-            pooling(features).vectors[:, 0], loop(features, weights), rtol=0, atol=1e-10
-        )
+        torch.testing.assert_close(pooling(features).vectors[:, 0], loop(features, weights), rtol=0, atol=1e-10)
 
 
 def slow_coefficients(gpo: GPO, size: int) -> list[float]:
@@ -92,12 +90,8 @@ def test_gpo_equals_the_loop_forward_and_gradient() -> None:
     for item in range(4):
         for dim in range(3):
             values = features.local[item, features.mask[item], dim]
-            expected = torch.tensor(slow[len(values)], dtype=torch.float64)[
-                values.argsort(descending=True).argsort()
-            ]
-            torch.testing.assert_close(
-                local.grad[item, features.mask[item], dim], expected, rtol=0, atol=1e-10
-            )
+            expected = torch.tensor(slow[len(values)], dtype=torch.float64)[values.argsort(descending=True).argsort()]
+            torch.testing.assert_close(local.grad[item, features.mask[item], dim], expected, rtol=0, atol=1e-10)
 
 
 def test_gpo_has_the_published_number_of_parameters() -> None:
@@ -108,9 +102,7 @@ def test_gpo_computes_coefficients_once_per_distinct_size(monkeypatch) -> None:
     gpo = GPO(input_dim=2, embed_dim=2).double()
     asked: list[list[int]] = []
     original = GPO.coefficients
-    monkeypatch.setattr(
-        GPO, "coefficients", lambda self, sizes: asked.append(sizes.tolist()) or original(self, sizes)
-    )
+    monkeypatch.setattr(GPO, "coefficients", lambda self, sizes: asked.append(sizes.tolist()) or original(self, sizes))
     gpo(ragged([4, 2, 4, 4, 2], 2))
     assert asked == [[2, 4]]
     with torch.no_grad():

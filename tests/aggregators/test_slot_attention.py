@@ -29,9 +29,7 @@ def sines(place: int, count: int, width: int) -> Tensor:
     )
 
 
-def slow_read(
-    net: SlotAttention, slots: list[Tensor], keys: list[Tensor], values: list[Tensor]
-) -> list[Tensor]:
+def slow_read(net: SlotAttention, slots: list[Tensor], keys: list[Tensor], values: list[Tensor]) -> list[Tensor]:
     """Let the slots compete for each element, head by head."""
     queries = [net.query.weight @ norm(net.norm_slots, slot) for slot in slots]
     size = len(queries[0]) // net.num_heads

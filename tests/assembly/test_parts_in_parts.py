@@ -83,9 +83,7 @@ def test_parts_of_gpo_are_parts_like_all_others(options: dict[str, Any], named: 
 class Outer(nn.Module):
     """A part with a part that is built at once, and two that it may make itself."""
 
-    def __init__(
-        self, *, miner: Miner, view: Maker[Aggregator] = Mean, more: Maker[Aggregator] | None = None
-    ) -> None:
+    def __init__(self, *, miner: Miner, view: Maker[Aggregator] = Mean, more: Maker[Aggregator] | None = None) -> None:
         super().__init__()
         self.miner, self.view, self.more = miner, view, more
 
@@ -123,9 +121,7 @@ def test_a_default_with_options_keeps_those_that_are_not_given() -> None:
     views: Registry[Sized] = Registry("sized", {"sized": Sized})
     made = build_part(views, Part(name="sized", view={"temperature": 0.5}), "x").view
     assert made.part == Part(name="gpo", hidden_dim=4, temperature=0.5)
-    assert build_part(views, Part(name="sized", view={"hidden_dim": 6}), "x").view.part.options == {
-        "hidden_dim": 6
-    }
+    assert build_part(views, Part(name="sized", view={"hidden_dim": 6}), "x").view.part.options == {"hidden_dim": 6}
     assert build_part(views, Part(name="sized", view="gpo"), "x").view.part.options == {}
 
 
@@ -151,9 +147,7 @@ def tree(image: dict[str, Any], text: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_pie_net_reads_what_its_encoders_yield() -> None:
-    recipe = parse_recipe(
-        tree({"global_vector": "mean", "projection": "none"}, {"output": "words", "word_dim": 10})
-    )
+    recipe = parse_recipe(tree({"global_vector": "mean", "projection": "none"}, {"output": "words", "word_dim": 10}))
     model = build_model(recipe, captions=["a red dog"])
     assert model.image.aggregator.hidden.in_features == 6
     assert model.text.aggregator.hidden.in_features == 10

@@ -86,9 +86,7 @@ def test_the_embeddings_do_not_have_unit_length() -> None:
         ((local(), torch.tensor([[True] * 4, [False] * 4])), [1]),
     ],
 )
-def test_wrong_tensors_are_refused_in_one_line(
-    tensors: tuple[torch.Tensor, ...], named: list[object]
-) -> None:
+def test_wrong_tensors_are_refused_in_one_line(tensors: tuple[torch.Tensor, ...], named: list[object]) -> None:
     assert names(refusal(DataError, openvse.pooling("gpo", dim=8), *tensors), *named)
 
 
@@ -109,7 +107,5 @@ def test_a_global_vector_is_asked_for_and_checked() -> None:
         ("gpo", (0,), ["dim = 0"]),
     ],
 )
-def test_wrong_parts_are_refused_in_one_line(
-    part: object, widths: tuple[int, ...], named: list[object]
-) -> None:
+def test_wrong_parts_are_refused_in_one_line(part: object, widths: tuple[int, ...], named: list[object]) -> None:
     assert names(refusal(RecipeError, openvse.pooling, part, *widths), *named)

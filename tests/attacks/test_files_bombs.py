@@ -48,9 +48,7 @@ def _table(folder: Path, name: str, captions: object, **options: object) -> Path
 @pytest.mark.parametrize("shared", [True, False])
 def test_long_cells_of_parquet_are_refused(shared, tmp_path):
     long = "x" * (1 << 20)
-    path = _table(
-        tmp_path, "long.parquet", [f"{long}{number % 2}" for number in range(4)], use_dictionary=shared
-    )
+    path = _table(tmp_path, "long.parquet", [f"{long}{number % 2}" for number in range(4)], use_dictionary=shared)
     assert path.stat().st_size < 1 << 14
     assert names(refusal(DataError, open_corpus, str(path), require_images=False), "caption")
 
@@ -142,9 +140,7 @@ def test_hdf5_reads_no_other_file_and_no_claims(tmp_path):
     refusal(DataError, import_features, tmp_path / "b.h5", tmp_path / "store")
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 100_000, '{"a":' * 100_000, "[" * 101 + "]" * 101, "9" * 5000, "\0", ""]
-)
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[" * 101 + "]" * 101, "9" * 5000, "\0", ""])
 def test_json_is_bounded_in_depth(text, tmp_path):
     (tmp_path / "a.json").write_text(text)
     for read in (lambda: parse_json(text), lambda: read_json(tmp_path / "a.json")):

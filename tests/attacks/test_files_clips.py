@@ -39,11 +39,7 @@ def mp4(samples: int, size: int, tracks: int = 1) -> bytes:
     media = _box(b"mdia", _full(b"mdhd", struct.pack(">4IHH", 0, 0, 1000, 1000, 0, 0)), handler, minf)
     track = _box(b"trak", _full(b"tkhd", b"\0" * 80), media)
     head = _full(b"mvhd", struct.pack(">4I", 0, 0, 1000, 1000) + b"\0" * 80)
-    return (
-        _box(b"ftyp", b"isom\0\0\0\0isom")
-        + _box(b"mdat", b"\0" * 64)
-        + _box(b"moov", head, *[track] * tracks)
-    )
+    return _box(b"ftyp", b"isom\0\0\0\0isom") + _box(b"mdat", b"\0" * 64) + _box(b"moov", head, *[track] * tracks)
 
 
 @pytest.mark.parametrize("tracks", [1, 40])

@@ -166,11 +166,7 @@ def _tiff_that_claims(side: int) -> bytes:
     content = bytearray(_claims("TIFF", compression="tiff_adobe_deflate"))
     for tag in (256, 257):
         at = content.find(tag.to_bytes(2, "little") + b"\4\0\1\0\0\0" + (64).to_bytes(4, "little"))
-        at = (
-            at
-            if at >= 0
-            else content.find(tag.to_bytes(2, "little") + b"\3\0\1\0\0\0" + (64).to_bytes(4, "little"))
-        )
+        at = at if at >= 0 else content.find(tag.to_bytes(2, "little") + b"\3\0\1\0\0\0" + (64).to_bytes(4, "little"))
         content[at + 2 : at + 12] = b"\4\0\1\0\0\0" + side.to_bytes(4, "little")
     return bytes(content)
 
@@ -220,9 +216,7 @@ def test_the_parts_of_an_avif_are_few() -> None:
     assert read_image(plain.getvalue()).size == (64, 64)
     at = content.index(b"meta") - 4
     size = int.from_bytes(content[at : at + 4], "big")
-    numbers = (
-        b"dimg" + struct.pack(">HH", 1, 40_000) + b"".join(struct.pack(">H", n) for n in range(2, 40_002))
-    )
+    numbers = b"dimg" + struct.pack(">HH", 1, 40_000) + b"".join(struct.pack(">H", n) for n in range(2, 40_002))
     refers = b"iref" + bytes(4) + struct.pack(">I", len(numbers) + 4) + numbers
     many = struct.pack(">I", len(refers) + 4) + refers
     head = struct.pack(">I", size + len(many)) + content[at + 4 : at + size] + many

@@ -23,9 +23,7 @@ def facts(tmp_path: Path, sidecars: dict[str, bytes], content: bytes = b"") -> F
 
 
 LAUGHS = b'<!DOCTYPE x [<!ENTITY a "lol"><!ENTITY b "&a;&a;&a;">]>' + xmp_packet('xmp:Label="&b;"')
-OUTSIDE = b'<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]>' + xmp_packet(
-    "", "<dc:title>&a;</dc:title>"
-)
+OUTSIDE = b'<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]>' + xmp_packet("", "<dc:title>&a;</dc:title>")
 BAD = {
     "no XML": ("a.jpg.xmp", b"Rating: 4"),
     "an end too early": ("a.jpg.xmp", xmp_packet('xmp:Rating="4"')[:-20]),

@@ -50,9 +50,7 @@ trees = st.recursive(
 
 def mutated(content: bytes) -> st.SearchStrategy[bytes]:
     """Return changes of a sound file: some of its bytes are others, and it may end early."""
-    changes = st.lists(
-        st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), min_size=1, max_size=6
-    )
+    changes = st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), min_size=1, max_size=6)
 
     def change(drawn: tuple[list[tuple[int, int]], int]) -> bytes:
         whole = bytearray(content)
@@ -143,9 +141,7 @@ def test_documents_of_json(name, tmp_path):
 
 
 @QUICK
-@given(
-    content=mutated(b'file_name,caption,split\na.jpg,"a dog, red",train\nb.jpg;c|d,\xc3\xa9t\xc3\xa9,test\n')
-)
+@given(content=mutated(b'file_name,caption,split\na.jpg,"a dog, red",train\nb.jpg;c|d,\xc3\xa9t\xc3\xa9,test\n'))
 def test_tables(content, tmp_path):
     (tmp_path / "a.csv").write_bytes(content)
     survives(lambda: open_corpus(str(tmp_path / "a.csv"), require_images=False))

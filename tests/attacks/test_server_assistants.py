@@ -44,9 +44,7 @@ def crowded(tmp_path_factory, model: TwoTower) -> Iterator[TestClient]:
         yield client
 
 
-def called(
-    client: TestClient, name: str, arguments: dict[str, Any], number: int | str = "x" * 1000
-) -> tuple[int, Any]:
+def called(client: TestClient, name: str, arguments: dict[str, Any], number: int | str = "x" * 1000) -> tuple[int, Any]:
     """Return the size of the reply to a call of a tool, and its result."""
     params = {"name": name, "arguments": arguments}
     body = json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
@@ -73,9 +71,7 @@ def test_every_reply_is_bounded_and_says_what_is_cut(crowded: TestClient) -> Non
         size, result = called(crowded, name, arguments)
         assert size <= MOST and "cut" in result["structuredContent"]["note"], name
         assert size > MOST / 5, "what fits is kept"
-    size, result = called(
-        crowded, "search", {"q": "a"}, "x" * (MOST - 1000)
-    )  # its reply has the number of the call
+    size, result = called(crowded, "search", {"q": "a"}, "x" * (MOST - 1000))  # its reply has the number of the call
     assert len(result["structuredContent"]["hits"]) <= 2 and size < MOST + 2000
     small = called(crowded, "search", {"q": "a", "where": ["path = noise.bmp"]})[1]["structuredContent"]
     assert [hit["id"] for hit in small["hits"]] == ["noise.bmp"] and "note" not in small

@@ -39,13 +39,9 @@ BODIES = {"fields": many(2_000_000), "lists": b"[" + b"[]," * 6_600_000 + b"[]]"
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    "path", ["/session", "/api/search", "/api/items/1/ask", "/api/images", "/health", "/nothing"]
-)
+@pytest.mark.parametrize("path", ["/session", "/api/search", "/api/items/1/ask", "/api/images", "/health", "/nothing"])
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_a_large_body_is_refused_before_it_is_parsed(
-    locked: TestClient, path: str, body: bytes, monkeypatch
-) -> None:
+def test_a_large_body_is_refused_before_it_is_parsed(locked: TestClient, path: str, body: bytes, monkeypatch) -> None:
     monkeypatch.setattr("json.loads", lambda *_, **__: pytest.fail("it is parsed"))
     began = time.monotonic()
     reply = send(locked, "POST", path, {**JSON, **KNOWN}, body)
@@ -140,9 +136,7 @@ def scans(count: int, side: int = 7000) -> bytes:
         return segment(0xC4, bytes([kind << 4, 1]) + bytes(15) + bytes([symbol]))
 
     frame = struct.pack(">BHHB", 8, side, side, 1) + b"\1\x11\0"
-    head = (
-        b"\xff\xd8" + segment(0xDB, b"\0" + b"\1" * 64) + segment(0xC2, frame) + table(0, 0) + table(1, 0xE0)
-    )
+    head = b"\xff\xd8" + segment(0xDB, b"\0" + b"\1" * 64) + segment(0xC2, frame) + table(0, 0) + table(1, 0xE0)
     first = segment(0xDA, b"\1\1\0\0\0\0") + bytes(((side + 7) // 8) ** 2 // 8 + 1)
     return head + first + (segment(0xDA, b"\1\1\0\1\x3f\0") + bytes(90)) * count + b"\xff\xd9"
 
@@ -187,9 +181,7 @@ def test_pictures_that_do_not_end_keep_nobody_waiting_and_stay_nowhere(
                 one.ask({"kind": "query", "max_pixels": 10_000}, png())
         kept = {*service.decoders._idle}
         work = [
-            threading.Thread(
-                target=lambda: statuses.append(send(client, "POST", "/api/images", FORM, slow).status)
-            )
+            threading.Thread(target=lambda: statuses.append(send(client, "POST", "/api/images", FORM, slow).status))
             for _ in range(12)
         ]
         for each in work:
@@ -241,19 +233,14 @@ def test_a_decoder_has_no_secrets_little_memory_and_imports_nothing_from_the_fol
         if process.is_dir():
             assert b"a secret" not in (process / "environ").read_bytes()
             limits = (process / "limits").read_text()
-            assert (
-                "Max address space" in limits
-                and "unlimited" not in limits.partition("Max address space")[2][:40]
-            )
+            assert "Max address space" in limits and "unlimited" not in limits.partition("Max address space")[2][:40]
     finally:
         decoder.kill()
         decoder.end()
 
 
 @pytest.mark.medium
-def test_an_upload_has_no_name_on_the_disk(
-    place: Place, model: TwoTower, tmp_path: Path, monkeypatch
-) -> None:
+def test_an_upload_has_no_name_on_the_disk(place: Place, model: TwoTower, tmp_path: Path, monkeypatch) -> None:
     """A large upload goes to a file that nobody else can open, name or put a link in place of."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "x").symlink_to(place.photos / "001.jpg")

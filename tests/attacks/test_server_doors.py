@@ -57,9 +57,7 @@ CREDENTIALS = [
 
 
 def test_odd_credentials_are_refused(locked: TestClient) -> None:
-    statuses = {
-        each: send(locked, "GET", "/api/info", {"authorization": each}).status for each in CREDENTIALS
-    }
+    statuses = {each: send(locked, "GET", "/api/info", {"authorization": each}).status for each in CREDENTIALS}
     assert statuses == dict.fromkeys(CREDENTIALS, 401)
 
 
@@ -68,8 +66,7 @@ COOKIES = [TOKEN, "", "x" * 4000, "\xe9", "a=b; openvse_session", "../../etc/pas
 
 def test_the_token_is_no_cookie_and_other_cookies_are_refused(locked: TestClient) -> None:
     statuses = {
-        each: send(locked, "GET", "/api/info", {"cookie": f"openvse_session={each}"}).status
-        for each in COOKIES
+        each: send(locked, "GET", "/api/info", {"cookie": f"openvse_session={each}"}).status for each in COOKIES
     }
     assert statuses == dict.fromkeys(COOKIES, 401)
 
@@ -110,9 +107,7 @@ def test_a_session_ends_by_its_cookie_and_all_end_by_the_token(locked: TestClien
     assert [send(locked, "GET", "/api/info", each).status for each in (second, third)] == [401, 401]
 
 
-def test_a_session_ends_in_time_with_the_server_and_when_there_are_many(
-    place: Place, model: TwoTower
-) -> None:
+def test_a_session_ends_in_time_with_the_server_and_when_there_are_many(place: Place, model: TwoTower) -> None:
     limits = Limits(session_s=0.05)
     with client_of(Service(place.index, model, Settings(token=TOKEN, limits=limits))) as client:
         cookie = {"cookie": f"openvse_session={session_of(client)[0]}"}
@@ -170,9 +165,7 @@ SITES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("method", "path"), [("GET", "/api/info"), ("POST", "/api/images"), ("POST", "/session")]
-)
+@pytest.mark.parametrize(("method", "path"), [("GET", "/api/info"), ("POST", "/api/images"), ("POST", "/session")])
 def test_pages_of_other_web_sites_may_not_ask(free: TestClient, method: str, path: str) -> None:
     statuses = [(headers, send(free, method, path, headers).status) for headers in SITES]
     assert [each for each in statuses if each[1] != 403] == []
@@ -214,9 +207,7 @@ def test_no_reply_leads_to_the_host_that_a_request_names(locked: TestClient) -> 
 
 def test_slashes_that_a_client_adds_open_no_door(locked: TestClient) -> None:
     """A path means the same with a slash at its end or twice, and needs the same token."""
-    assert [
-        send(locked, "GET", path, KNOWN).status for path in ("/api/info/", "/api//info", "//health/")
-    ] == [200] * 3
+    assert [send(locked, "GET", path, KNOWN).status for path in ("/api/info/", "/api//info", "//health/")] == [200] * 3
     closed = ("/api/info/", "//api/info", "/page/../api/info", "//mcp/")
     assert [send(locked, "GET", path).status for path in closed] == [401, 401, 404, 401]
 
@@ -264,9 +255,7 @@ ITEM_NAMES = [
 def test_no_name_of_an_item_or_image_leads_out(free: TestClient) -> None:
     replies = {target: send(free, "GET", target) for target in ITEM_NAMES}
     assert {
-        target: reply
-        for target, reply in replies.items()
-        if reply.status not in (404, 422) or b"root:" in reply.body
+        target: reply for target, reply in replies.items() if reply.status not in (404, 422) or b"root:" in reply.body
     } == {}
 
 
@@ -275,9 +264,7 @@ METHODS = ["TRACE", "CONNECT", "PUT", "PATCH", "OPTIONS", "PROPFIND", "G\u00cbT"
 
 def test_other_methods_do_nothing(free: TestClient) -> None:
     replies = {method: send(free, method, "/api/info", {"cookie": "secret=1"}) for method in METHODS}
-    assert {
-        method: reply for method, reply in replies.items() if reply.status != 405 or b"secret" in reply.body
-    } == {}
+    assert {method: reply for method, reply in replies.items() if reply.status != 405 or b"secret" in reply.body} == {}
 
 
 @pytest.mark.parametrize("version", ["x%0d%0aset-cookie:%20a=b", "%0a%0a<script>", "x" * 64])

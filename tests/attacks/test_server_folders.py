@@ -257,9 +257,7 @@ def test_neither_replies_nor_conditions_tell_where_folders_are(own_place: Place,
         assert client.get("/api/search", params={"q": "grass", "where": "year >= 2"}).json()["hits"]
 
 
-def test_what_is_wrong_with_a_model_is_in_the_log_alone(
-    own_place: Place, model: TwoTower, monkeypatch, caplog
-) -> None:
+def test_what_is_wrong_with_a_model_is_in_the_log_alone(own_place: Place, model: TwoTower, monkeypatch, caplog) -> None:
     service, secret = Service(own_place.index, model, Settings()), "/data/private/model"
 
     def gone(*_: object, **__: object) -> None:
@@ -290,18 +288,13 @@ def test_names_that_break_pages_and_terminals_are_spelled(own_place: Place, mode
             assert file.headers["content-type"].startswith("image/")
 
 
-def test_a_text_that_is_called_a_picture_is_sent_as_nothing_that_runs(
-    own_place: Place, model: TwoTower
-) -> None:
+def test_a_text_that_is_called_a_picture_is_sent_as_nothing_that_runs(own_place: Place, model: TwoTower) -> None:
     page = b"<html><script>alert(document.cookie)</script></html>"
     (own_place.photos / "001.jpg").write_bytes(page)
     shutil.copy(own_place.photos / "002.jpg", own_place.photos / "page.svg")
     with client_of(Service(own_place.index, model, Settings())) as client:
         key = client.get("/api/items", params={"id": "001.jpg"}).json()["key"]
         reply = client.get(f"/api/items/{key}/file")
-        assert (
-            reply.headers["content-type"] == "image/jpeg"
-            and "sandbox" in reply.headers["content-security-policy"]
-        )
+        assert reply.headers["content-type"] == "image/jpeg" and "sandbox" in reply.headers["content-security-policy"]
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert client.get(f"/api/items/{key}/thumbnail").status_code == 404

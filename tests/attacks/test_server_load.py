@@ -85,9 +85,7 @@ def test_odd_requests_beside_load_and_changes_fail_nobody(
     answerer: Answerer,
     running: Callable[[Service], Running],
 ) -> None:
-    service = Service(
-        own_place.index, model, Settings(reload_s=0.1), reranker=second, answerer=answerer, watch=True
-    )
+    service = Service(own_place.index, model, Settings(reload_s=0.1), reranker=second, answerer=answerer, watch=True)
     url, stop, statuses = running(service).url, threading.Event(), Counter[int]()
 
     def search(number: int) -> None:

@@ -138,9 +138,7 @@ def test_a_head_that_does_not_end_is_closed_in_time(
     assert 0.2 < time.monotonic() - began < 10 and received.count(b" 200 ") == sent.count(b"\r\n\r\n")
 
 
-def test_a_client_that_is_quick_between_pauses_is_not_closed(
-    place: Place, model: TwoTower, running: Start
-) -> None:
+def test_a_client_that_is_quick_between_pauses_is_not_closed(place: Place, model: TwoTower, running: Start) -> None:
     server = running(Service(place.index, model, Settings(limits=Limits(head_s=0.4))))
     with httpx.Client(base_url=server.url, transport=httpx.HTTPTransport(retries=0)) as client:
         for _ in range(6):
@@ -148,9 +146,7 @@ def test_a_client_that_is_quick_between_pauses_is_not_closed(
             time.sleep(0.1)
 
 
-def test_the_first_requests_of_a_server_may_come_at_once(
-    place: Place, model: TwoTower, running: Start
-) -> None:
+def test_the_first_requests_of_a_server_may_come_at_once(place: Place, model: TwoTower, running: Start) -> None:
     """What checks their parameters is made before; requests that made it at a time failed."""
     for _ in range(2):
         url = running(Service(place.index, model, Settings())).url

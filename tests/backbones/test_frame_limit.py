@@ -14,9 +14,7 @@ LENGTHS = (3, 8, 9, 20, 1)
 
 def clips() -> tuple[torch.Tensor, torch.Tensor]:
     """Frame n of clip c is [c, n]."""
-    rows = [
-        torch.stack([torch.full((n,), float(c)), torch.arange(n).float()], 1) for c, n in enumerate(LENGTHS)
-    ]
+    rows = [torch.stack([torch.full((n,), float(c)), torch.arange(n).float()], 1) for c, n in enumerate(LENGTHS)]
     inputs = pad(rows)
     assert inputs.mask is not None
     return inputs.values.masked_fill(~inputs.mask.unsqueeze(-1), -9.0), inputs.mask
@@ -25,8 +23,7 @@ def clips() -> tuple[torch.Tensor, torch.Tensor]:
 def seen(limit: FrameLimit, *, random: bool) -> list[list[int]]:
     values, mask = limit(*clips(), random=random)
     assert all(
-        set(row[real][:, 0].tolist()) == {float(c)}
-        for c, (row, real) in enumerate(zip(values, mask, strict=True))
+        set(row[real][:, 0].tolist()) == {float(c)} for c, (row, real) in enumerate(zip(values, mask, strict=True))
     )
     return [row[real][:, 1].int().tolist() for row, real in zip(values, mask, strict=True)]
 

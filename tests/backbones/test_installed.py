@@ -85,9 +85,7 @@ def test_a_damaged_config_is_no_model(packages: Path) -> None:
 
 
 @pytest.mark.medium
-def test_text_and_vision_models_load_from_a_package(
-    packages: Path, bert_checkpoint: str, vision_checkpoint
-) -> None:
+def test_text_and_vision_models_load_from_a_package(packages: Path, bert_checkpoint: str, vision_checkpoint) -> None:
     folder = write_package(packages, "vse_pack_models", {})
     shutil.copytree(bert_checkpoint, folder / "text")
     text = TransformersText(embed_dim=8, model="package:vse_pack_models", fine_tune=False)

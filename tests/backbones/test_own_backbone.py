@@ -88,7 +88,5 @@ def test_it_trains_with_the_model(shown: str, recipe: dict[str, Any], tmp_path: 
     for name, phase in (("tuned", {}), ("frozen", {"frozen": ["image.encoder.backbone"]})):
         recipe["training"]["phases"] = [{"epochs": 1, **phase}]
         run_recipe(parse_recipe(recipe), tmp_path / name)
-        weights[name] = load_as(TwoTower, tmp_path / name / "best").state_dict()[
-            "image.encoder.backbone.weight"
-        ]
+        weights[name] = load_as(TwoTower, tmp_path / name / "best").state_dict()["image.encoder.backbone.weight"]
     assert not torch.equal(weights["tuned"], weights["frozen"])

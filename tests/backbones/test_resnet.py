@@ -49,9 +49,7 @@ def test_equals_the_resnet_of_transformers(bottleneck: bool) -> None:
     torch.testing.assert_close(ours(pixels), theirs(pixels).last_hidden_state, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("form", "size", "cells"), [("torchvision", 64, 4), ("caffe", 64, 4), ("caffe", 70, 9)]
-)
+@pytest.mark.parametrize(("form", "size", "cells"), [("torchvision", 64, 4), ("caffe", 64, 4), ("caffe", 70, 9)])
 def test_a_cell_stands_for_32_pixels(form: str, size: int, cells: int) -> None:
     backbone = make(form=form)
     assert see(backbone, torch.randn(1, 3, size, size)).shape == (1, cells, 128)
@@ -187,10 +185,7 @@ def test_the_fingerprint_follows_the_weights_into_the_model_folder(tmp_path) -> 
     backbone = make(weights=str(path), fine_tune=False)
     backbone.save_assets(tmp_path / "image")
     path.unlink()
-    assert (
-        make(weights=str(path), fine_tune=False, assets=tmp_path / "image").fingerprint
-        == backbone.fingerprint
-    )
+    assert make(weights=str(path), fine_tune=False, assets=tmp_path / "image").fingerprint == backbone.fingerprint
     assert make(weights=None, fine_tune=False, assets=tmp_path).fingerprint.startswith("resnet@unknown:")
 
 

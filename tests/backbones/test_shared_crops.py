@@ -64,22 +64,16 @@ def test_boxes_are_those_of_windows_that_share_nothing(crops: Crops) -> None:
 
 def test_it_sees_each_image_once_and_its_store_is_another(crops: Crops) -> None:
     assert crops.stored_images == 1
-    assert crops.fingerprint == (
-        "crops:efficientnet_lite0:random:32:1x1:1x1 of 1 + 3x3 of 0.5 + 4x4 of 0.3:shared"
-    )
+    assert crops.fingerprint == ("crops:efficientnet_lite0:random:32:1x1:1x1 of 1 + 3x3 of 0.5 + 4x4 of 0.3:shared")
     assert image_encoder("crops", shared=True).backbone.inner.image_size == 336, "the smallest has 112 pixels"
 
 
 def test_a_resnet_may_be_shared_too() -> None:
     make = partial(ResNet, blocks=(1, 1, 1, 1), stem_dim=4, inner_dim=4, image_size=64)
     backbone = Crops(backbone=make, windows=((2, 0.5),), shared=True).eval()
-    pixels = backbone.collate(
-        [backbone.read(np.random.default_rng(0).integers(0, 255, (70, 90, 3), np.uint8))]
-    )
+    pixels = backbone.collate([backbone.read(np.random.default_rng(0).integers(0, 255, (70, 90, 3), np.uint8))])
     cells = backbone.inner(pixels).local.view(4, 4, -1)
-    torch.testing.assert_close(
-        backbone(pixels).local[0, 1], cells[:2, 2:].mean(dim=(0, 1)), rtol=1e-4, atol=1e-5
-    )
+    torch.testing.assert_close(backbone(pixels).local[0, 1], cells[:2, 2:].mean(dim=(0, 1)), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.medium

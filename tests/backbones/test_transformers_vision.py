@@ -140,12 +140,8 @@ def test_a_line_becomes_the_pixels_of_a_less_extreme_one(processor) -> None:
     torch.testing.assert_close(pixels_of(processor, long, None), expected, rtol=0, atol=0.05)
 
 
-@pytest.mark.parametrize(
-    ("family", "size", "count"), [("vit", 48, 36), ("dinov2", 42, 36), ("resnet", 96, 9)]
-)
-def test_another_image_size_keeps_the_whole_image(
-    family: str, size: int, count: int, vision_checkpoint
-) -> None:
+@pytest.mark.parametrize(("family", "size", "count"), [("vit", 48, 36), ("dinov2", 42, 36), ("resnet", 96, 9)])
+def test_another_image_size_keeps_the_whole_image(family: str, size: int, count: int, vision_checkpoint) -> None:
     backbone = TransformersVision(model=vision_checkpoint(family), image_size=size)
     image = np.zeros((30, 90, 3), dtype=np.uint8)
     image[:, 85:] = 255
@@ -189,9 +185,7 @@ def test_the_fingerprint_follows_weights_and_preprocessing_not_the_place(tmp_pat
     moved, other = tmp_path / "moved", tmp_path / "other"
     shutil.copytree(source, moved)
     shutil.copytree(source, other)
-    preprocessing = json.loads((other / "preprocessor_config.json").read_text()) | {
-        "image_mean": [0.1, 0.1, 0.1]
-    }
+    preprocessing = json.loads((other / "preprocessor_config.json").read_text()) | {"image_mean": [0.1, 0.1, 0.1]}
     (other / "preprocessor_config.json").write_text(json.dumps(preprocessing))
     prints = [TransformersVision(model=str(path)).fingerprint for path in (source, moved, other)]
     assert prints[0].startswith("vit@") and prints[0] == prints[1] != prints[2]

@@ -25,9 +25,7 @@ def test_all_copies_of_a_pair_belong_together() -> None:
     two = one.copied(2)
     assert one.copied(1) is one
     for before, after in ((one.images, two.images), (one.texts, two.texts)):
-        assert torch.equal(after.values[::2], before.values) and torch.equal(
-            after.values[1::2], before.values
-        )
+        assert torch.equal(after.values[::2], before.values) and torch.equal(after.values[1::2], before.values)
         assert before.mask is not None and after.mask is not None
         assert torch.equal(after.mask[::2], before.mask) and torch.equal(after.mask[1::2], before.mask)
     for image in range(len(two.positives)):

@@ -46,9 +46,7 @@ def test_an_epoch_draws_some_captions_of_each_image_anew() -> None:
         assert len(drawn) == len(set(drawn)) == 24
         assert np.bincount([pair // 5 for pair in drawn]).tolist() == [2] * 12
     assert set(chain(*first)) != set(chain(*second))
-    places = np.bincount(
-        [pair % 5 for epoch in range(50) for batch in orders(1, 4, epoch=epoch) for pair in batch]
-    )
+    places = np.bincount([pair % 5 for epoch in range(50) for batch in orders(1, 4, epoch=epoch) for pair in batch])
     assert places.min() > 80, "each of five captions about 120 times of 600"
 
 
@@ -71,9 +69,7 @@ def test_a_resumed_epoch_goes_on_where_it_was(start: int) -> None:
 
 def test_processes_share_the_images_of_a_batch_and_their_captions() -> None:
     corpus = five_captions()
-    dataset = PairDataset(
-        corpus, FeatureImages(MemoryFeatures(12), corpus.image_ids), TokenTable(make_tokens(60))
-    )
+    dataset = PairDataset(corpus, FeatureImages(MemoryFeatures(12), corpus.image_ids), TokenTable(make_tokens(60)))
     pairs, given = PairsOfImages(corpus.relevance, 3), {"seed": 0, "epoch": 0, "num_processes": 2}
     keys = [next(iter(EpochBatches(pairs, 5, rank=rank, **given))) for rank in range(2)]
     assert keys[0].pairs.tolist() == keys[1].pairs.tolist()

@@ -51,9 +51,7 @@ def test_texts_come_by_length_and_each_once():
 
 def test_sorting_leaves_little_padding():
     tokens = [torch.ones(length, dtype=torch.int64) for length in [1, 50] * 16]
-    assert all(
-        inputs.mask is not None and inputs.mask.all() for _, inputs in text_batches(TokenTable(tokens), 16)
-    )
+    assert all(inputs.mask is not None and inputs.mask.all() for _, inputs in text_batches(TokenTable(tokens), 16))
 
 
 def test_no_text():

@@ -37,9 +37,7 @@ def archive(path):
 def parquet(path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     images = [{"bytes": png(grey), "path": f"{number}.png"} for number, grey in enumerate(GREYS)]
-    pq.write_table(
-        pa.table({"image": images, "caption": ["a caption"] * 4}), path / "x.parquet", row_group_size=2
-    )
+    pq.write_table(pa.table({"image": images, "caption": ["a caption"] * 4}), path / "x.parquet", row_group_size=2)
     return path
 
 

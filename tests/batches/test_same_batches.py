@@ -21,9 +21,7 @@ from openvse.tokenization.vocabulary import Vocabulary
 from openvse.types import Batch, FeatureSource
 
 NAMES = [f"{number}.jpg" for number in (100, 20, 3, 41, 5, 67, 70, 8, 9)]
-SPLIT_OF = dict(
-    zip(NAMES, ["train", "train", "dev", "train", "test", "train", "dev", "train", "test"], strict=True)
-)
+SPLIT_OF = dict(zip(NAMES, ["train", "train", "dev", "train", "test", "train", "dev", "train", "test"], strict=True))
 CAPTIONS = {name: [f"a dog {name[0]} runs {number} ." for number in range(5)] for name in NAMES}
 FEATURES = dict(zip(NAMES, random_features(len(NAMES)), strict=True))
 MIXED = [NAMES[place] for place in (4, 0, 8, 3, 7, 1, 6, 2, 5)]

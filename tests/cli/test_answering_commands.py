@@ -35,14 +35,10 @@ def answered(tmp_path_factory, works) -> Path:
 
 def test_evaluate_reports_and_writes_predictions(answered: Path, works, tmp_path: Path) -> None:
     out = tmp_path / "report"
-    result = works(
-        "evaluate", answered / "run" / "best", "--on", f"question_folder:{answered / 'data'}", "--out", out
-    )
+    result = works("evaluate", answered / "run" / "best", "--on", f"question_folder:{answered / 'data'}", "--out", out)
     assert "14.png" in result.stderr
     report = json.loads((out / "report.json").read_text())
-    assert [
-        line for line in report["problems"] if line.startswith("skipped 2 question(s)") and "14.png" in line
-    ]
+    assert [line for line in report["problems"] if line.startswith("skipped 2 question(s)") and "14.png" in line]
     assert report["protocol"]["num_questions"]["all"] == 4 and report["model"]
     predictions = json.loads((out / "predictions.json").read_text())
     assert [entry["question_id"] for entry in predictions] == ["04.png#0", "04.png#1", "09.png#0", "09.png#1"]
@@ -52,8 +48,7 @@ def test_evaluate_reports_and_writes_predictions(answered: Path, works, tmp_path
 def test_stored_features_give_the_same(answered: Path, result_of) -> None:
     words = ("evaluate", answered / "run" / "best", "--on", f"question_folder:{answered / 'data'}")
     images, store = (
-        result_of(*words, *stored)["report"]["scores"]
-        for stored in ((), ("--features", answered / "run" / "features"))
+        result_of(*words, *stored)["report"]["scores"] for stored in ((), ("--features", answered / "run" / "features"))
     )
     assert images == store
 
@@ -72,17 +67,13 @@ def test_questions_without_answers_are_answered(answered: Path, works, tmp_path:
 def test_ask_prints_answers_and_writes_a_page(answered: Path, invoke, works, tmp_path: Path) -> None:
     page = tmp_path / "new" / "page.html"
     photo = answered / "data" / "00.png"
-    result = works(
-        "ask", answered / "run" / "best", photo, "what colour is it", "is it red", "-k", 2, "--html", page
-    )
+    result = works("ask", answered / "run" / "best", photo, "what colour is it", "is it red", "-k", 2, "--html", page)
     lines = result.stdout.splitlines()
     assert [lines[0], lines[3]] == ["what colour is it", "is it red"] and len(lines) == 6
     first, second = (float(line.split()[0]) for line in lines[1:3])
     assert 1 > first >= second > 0
     assert len(result.stderr.splitlines()) == 2, "the page, and that probabilities need not add up to 1"
-    document = json.loads(
-        invoke("ask", answered / "run" / "best", photo, "is it red", "-k", 2, "--json", "-q").stdout
-    )
+    document = json.loads(invoke("ask", answered / "run" / "best", photo, "is it red", "-k", 2, "--json", "-q").stdout)
     assert (document["schema"], document["command"]) == (1, "ask")
     assert document["result"]["image"] == str(photo)
     (asked,) = document["result"]["questions"]
@@ -129,9 +120,7 @@ def test_exchanged_images_are_a_control(answered: Path, result_of) -> None:
     assert [line.split(":")[0] for line in report["problems"]] == ["leakage"]
 
 
-def test_answerers_are_compared_question_by_question(
-    answered: Path, result_of, refused, tmp_path: Path
-) -> None:
+def test_answerers_are_compared_question_by_question(answered: Path, result_of, refused, tmp_path: Path) -> None:
     model = openvse.load(answered / "run" / "best")
     with torch.no_grad():
         for weight in model.parameters():

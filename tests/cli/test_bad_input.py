@@ -48,9 +48,7 @@ def copy(source: Path, target: Path) -> Path:
         ("text.encoder.word_dim=1000000000000", ["memory"]),
     ],
 )
-def test_an_override_that_cannot_be(
-    override: str, named: list, recipe: Path, tmp_path: Path, refused
-) -> None:
+def test_an_override_that_cannot_be(override: str, named: list, recipe: Path, tmp_path: Path, refused) -> None:
     assert names(refused("train", recipe, override, "--out", tmp_path / "run"), *named)
     assert not (tmp_path / "run" / "last.pt").exists()
 

@@ -40,9 +40,7 @@ def test_calibrate_writes_the_curve_and_nothing_else(model: Path, trained: Path,
     assert after == before
     curve = Calibration.from_json((model / CALIBRATION).read_text())
     assert curve.data.name == "album" and curve.data.digest
-    shown = invoke(
-        "evaluate", model, "--on", trained / "album", "--split", "all", "--calibrate", "--json", "--quiet"
-    )
+    shown = invoke("evaluate", model, "--on", trained / "album", "--split", "all", "--calibrate", "--json", "--quiet")
     fields = json.loads(shown.stdout)["result"]["calibration"]
     assert Calibration.from_json(json.dumps(fields)) == curve  # the same every time
 

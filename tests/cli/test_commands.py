@@ -47,9 +47,7 @@ def test_the_default_folder_names_recipe_and_seed(recipe: Path, tmp_path: Path, 
     assert (tmp_path / "runs" / "tiny-s3" / "best" / "model.safetensors").is_file()
 
 
-def test_processes_end_with_the_code_of_the_one_that_failed(
-    recipe: Path, tmp_path: Path, invoke, monkeypatch
-) -> None:
+def test_processes_end_with_the_code_of_the_one_that_failed(recipe: Path, tmp_path: Path, invoke, monkeypatch) -> None:
     def fail(run, nprocs: int, join: bool, start_method: str) -> None:
         raise ProcessExitedException("failed", 0, 0, exit_code=2)
 
@@ -61,9 +59,7 @@ def test_processes_end_with_the_code_of_the_one_that_failed(
 
 @pytest.mark.medium
 def test_evaluate_prints_the_table_and_writes_reports(trained: Path, tmp_path: Path, works) -> None:
-    result = works(
-        "evaluate", trained / "run" / "best", "--on", trained / "album", "--out", tmp_path / "report"
-    )
+    result = works("evaluate", trained / "run" / "best", "--on", trained / "album", "--out", tmp_path / "report")
     assert result.stdout.startswith("# Retrieval on album/test\n")
     assert re.search(r"^\| \*\*this model\*\* \|", result.stdout, flags=re.MULTILINE)
     report = json.loads((tmp_path / "report" / "report.json").read_text())
@@ -73,9 +69,7 @@ def test_evaluate_prints_the_table_and_writes_reports(trained: Path, tmp_path: P
 
 
 @pytest.mark.medium
-def test_published_figures_stand_beside_those_of_the_same_protocol(
-    trained: Path, tmp_path: Path, invoke
-) -> None:
+def test_published_figures_stand_beside_those_of_the_same_protocol(trained: Path, tmp_path: Path, invoke) -> None:
     model = shutil.copytree(trained / "run" / "best", tmp_path / "model")
     config = json.loads((model / "config.json").read_text())
     figures = {"i2t_r1": 12.3, "rsum": 456.7}
@@ -138,9 +132,7 @@ def test_several_models_are_averaged(trained: Path, other: Path, result_of) -> N
     one, own = (("--features", run / "features") for run in (trained / "run", other))
 
     def metrics(*models: Path, stores: tuple[object, ...] = ()) -> dict[str, float]:
-        report = result_of("evaluate", *models, "--on", trained / "album", "--split", "all", *stores)[
-            "report"
-        ]
+        report = result_of("evaluate", *models, "--on", trained / "album", "--split", "all", *stores)["report"]
         fingerprints.append(report["model"].split(", "))
         return report["metrics"]
 
@@ -335,9 +327,7 @@ def test_the_umask_decides_who_may_read_what_is_written(trained: Path) -> None:
 def test_extract_counts_very_long_captions(album: Path, tmp_path: Path, works) -> None:
     with (album / "metadata.jsonl").open("a") as lines:
         Image.new("RGB", (64, 64)).save(album / "long.png")
-        lines.write(
-            json.dumps({"file_name": "long.png", "captions": ["red " * 300], "split": "train"}) + "\n"
-        )
+        lines.write(json.dumps({"file_name": "long.png", "captions": ["red " * 300], "split": "train"}) + "\n")
     words = ("extract", "efficientnet_lite0", album, tmp_path / "store", "pretrained=false", "image_size=64")
     result = works(*words)
     assert names(result.stderr, "warning: ", 1, 256, 300)

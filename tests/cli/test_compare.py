@@ -153,8 +153,7 @@ def test_ensembles_and_reranking_have_the_figures_of_evaluate(result_of, trained
     assert [row["name"] for row in rows] == ["run", "run + noisy", "both"]
     best = [run / "best", noisy / "best"]
     mean, again = (
-        result_of("evaluate", *best, *on, *rerank)["report"]
-        for rerank in ((), ("--rerank", f"{seed / 'best'},top=5"))
+        result_of("evaluate", *best, *on, *rerank)["report"] for rerank in ((), ("--rerank", f"{seed / 'best'},top=5"))
     )
     assert [row["runs"][0]["metrics"] for row in rows[1:]] == [mean["metrics"], again["metrics"]]
     assert rows[2]["runs"][0]["model"] == again["model"]

@@ -57,9 +57,7 @@ COMPLETED = {
     ("train vse_infinity/fold", 2): ["vse_infinity/folder_cpu"],
     ("train vse_infinity/folder_cpu training.ba", 3): ["training.batch_size="],
     ("train vse_infinity/folder_cpu image.aggregator.per", 3): ["image.aggregator.per_dimension="],
-    ("train vse_infinity/folder_cpu objective.ranking.criterion.m", 3): [
-        "objective.ranking.criterion.margin="
-    ],
+    ("train vse_infinity/folder_cpu objective.ranking.criterion.m", 3): ["objective.ranking.criterion.margin="],
     ("train nothing/known trai", 3): [],
     ("list parts adp", 3): ["adpool"],
     ("list recipes vse_infinity/fold", 3): ["vse_infinity/folder_cpu"],

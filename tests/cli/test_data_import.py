@@ -38,9 +38,7 @@ def test_import_counts_and_names(table: Path, album: Path, tmp_path: Path, invok
 
 @pytest.mark.medium
 def test_import_refuses_in_one_line(table: Path, tmp_path: Path, refused) -> None:
-    assert names(
-        refused("data", "import", tmp_path / "missing.tsv", tmp_path / "out"), tmp_path / "missing.tsv"
-    )
+    assert names(refused("data", "import", tmp_path / "missing.tsv", tmp_path / "out"), tmp_path / "missing.tsv")
     line = refused("data", "import", table, tmp_path / "out", "--kind", "lmdb")
     assert names(line, "'lmdb'", "hdf5, npy, npz, tsv")
     assert "leave --ids out" in refused("data", "import", table, tmp_path / "out", "--ids", table)

@@ -14,9 +14,7 @@ from tests.naming import names
 
 
 @pytest.mark.medium
-def test_an_index_has_an_engine_and_remembers_it(
-    trained: Path, tmp_path: Path, invoke, works, refused
-) -> None:
+def test_an_index_has_an_engine_and_remembers_it(trained: Path, tmp_path: Path, invoke, works, refused) -> None:
     model, album, out = trained / "run" / "best", tmp_path / "album", tmp_path / "index"
     shutil.copytree(trained / "album", album, copy_function=shutil.copy2)
     result = works("index", model, album, "--out", out, "--engine", "int8", "--check")

@@ -20,9 +20,7 @@ def test_a_trained_model_keeps_its_bank_and_an_index_uses_it(trained: Path, tmp_
     bank = read_bank(best)
     assert bank is not None and bank.model == model.fingerprint
     assert (len(bank.images.mask), len(bank.texts.mask)) == (12, 20)
-    assert not any(
-        array.dtype.kind in "US" for name, array in np.load(best / BANK).items() if name != "model"
-    )
+    assert not any(array.dtype.kind in "US" for name, array in np.load(best / BANK).items() if name != "model")
     told = invoke("index", best, trained / "album", "--out", tmp_path / "index", "--json", "-q")
     assert json.loads(told.stdout)["result"]["query_bank"]["source"] == "model", told.output
     with np.load(tmp_path / "index" / BANK) as held:

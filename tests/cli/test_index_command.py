@@ -43,9 +43,7 @@ def index(place: Path, works) -> Path:
 def test_a_search_needs_the_index_alone(place: Path, index: Path, invoke) -> None:
     result = invoke("search", index, "a red sky", "above", "-k", 2)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert (
-        result.stdout == invoke("search", place / "run" / "best", index, "a red sky", "above", "-k", 2).stdout
-    )
+    assert result.stdout == invoke("search", place / "run" / "best", index, "a red sky", "above", "-k", 2).stdout
     # A run's folder stands for its best model, whose curve and features belong to the index, too.
     made = invoke("index", place / "run", place / "album", "--out", place / "run" / "index", "--json")
     assert json.loads(made.stdout)["result"]["stored"] == 20
@@ -78,9 +76,7 @@ def test_a_command_reads_what_it_needs_once(place: Path, index: Path, invoke, mo
 
         return counted
 
-    monkeypatch.setattr(
-        "openvse.model.base.without_adapters", counting("weights", base.without_adapters)
-    )  # for a hash
+    monkeypatch.setattr("openvse.model.base.without_adapters", counting("weights", base.without_adapters))  # for a hash
     monkeypatch.setattr(sqlite3, "connect", counting("database", sqlite3.connect))
     monkeypatch.setattr(Path, "open", counting("index.json", Path.open))
     words = ("index", place / "run" / "best", place / "album", "--out", index)
@@ -104,9 +100,7 @@ def test_no_index_is_named(place: Path, index: Path, refused) -> None:
     assert names(refused("search", "gone", long), "gone", long.strip(), "openvse index")
 
 
-def test_a_check_looks_at_checksums_and_numbers(
-    place: Path, index: Path, refused, invoke, monkeypatch
-) -> None:
+def test_a_check_looks_at_checksums_and_numbers(place: Path, index: Path, refused, invoke, monkeypatch) -> None:
     words = ("index", place / "run" / "best", place / "album", "--out", index, "--check")
     assert invoke(*words).stdout == f"{index}: 20 images (20 unchanged, 0 unreadable)\n"
     monkeypatch.setattr("openvse.indexing.index.SMALL_BYTES", 0)
@@ -151,10 +145,7 @@ def test_index_and_model_move_together(place: Path, index: Path, invoke) -> None
     result = invoke("search", moved / "index", "a red sky", "-k", 2)
     assert result.exit_code == 0 and result.stdout == before.stdout
     assert names(result.stderr, "warning: ", moved / "index", place / "album", "openvse index")
-    assert (
-        str(moved)
-        in invoke("index", moved / "run" / "best", moved / "album", "--out", moved / "index").stdout
-    )
+    assert str(moved) in invoke("index", moved / "run" / "best", moved / "album", "--out", moved / "index").stdout
     assert invoke("search", moved / "index", "a red sky").stderr == ""
 
 

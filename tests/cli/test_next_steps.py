@@ -28,9 +28,7 @@ def visit(tmp_path_factory, works) -> tuple[Path, str]:
     return place, first.stderr
 
 
-def test_the_commands_that_a_run_names_work_as_they_stand(
-    visit: tuple[Path, str], invoke, works, monkeypatch
-) -> None:
+def test_the_commands_that_a_run_names_work_as_they_stand(visit: tuple[Path, str], invoke, works, monkeypatch) -> None:
     place, said = visit
     monkeypatch.setattr("openvse.cli.commands.search.on_a_terminal", lambda: True)
     commands = [shlex.split(each) for each in re.findall(r"openvse (.+)", said)]

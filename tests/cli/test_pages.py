@@ -140,9 +140,7 @@ def run_page(text: str, module: ModuleType, capsys) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=[pytest.mark.slow] * (page in LONG)) for page in TEXTS]
-)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.slow] * (page in LONG)) for page in TEXTS])
 def test_the_python_of_a_page_runs(page: str, enter: Callable[[str], ModuleType], capsys) -> None:
     module = enter(page)
     run_page(TEXTS[page], module, capsys)

@@ -103,8 +103,7 @@ def test_figures_are_those_of_evaluate(trained: Path, result_of) -> None:
     ((run,),) = [row["runs"] for row in result["rows"]]
     words = "--on", trained / "album", "--features", trained / "run" / "features"
     report, again = (
-        result_of("evaluate", place, *words)["report"]
-        for place in (trained / "run" / "best", trained / "run")
+        result_of("evaluate", place, *words)["report"] for place in (trained / "run" / "best", trained / "run")
     )
     assert report == again
     assert (run["metrics"], run["model"]) == (report["metrics"], report["model"])
@@ -214,9 +213,7 @@ def test_nothing_is_overwritten(trained: Path, refused, page: Path, works) -> No
 
 def test_bad_runs_get_one_line(trained: Path, refused, tmp_path: Path) -> None:
     def copy(name: str) -> Path:
-        return shutil.copytree(
-            trained / "run", tmp_path / name, ignore=shutil.ignore_patterns("last.pt", "features")
-        )
+        return shutil.copytree(trained / "run", tmp_path / name, ignore=shutil.ignore_patterns("last.pt", "features"))
 
     run = trained / "run"
     silent = copy("silent")

@@ -194,9 +194,7 @@ def run_command(stage: Stage, paper: str, command: str, out: Path) -> None:
             seen += 1
         else:
             words.append(str(places.get(word, word)))
-    if asks or (
-        "--features" not in words and {"--on", "evaluate"} & {*words} and "--text-model" not in words
-    ):
+    if asks or ("--features" not in words and {"--on", "evaluate"} & {*words} and "--text-model" not in words):
         words += ["--features", str(stage.folder / "quiz" / "features" if asks else stage.store)]
     stage.invoke(*words)
 
@@ -225,9 +223,7 @@ def test_twelve_rows_run_as_printed(invoke, tmp_path: Path) -> None:
         small = [name for name in named if re.search(r"/coco_regions_bigru", name)]
         if small:
             run = stage.run(draw.choice(small))
-            stage.invoke(
-                "evaluate", run / "best", "--on", f"coco:{stage.coco}", "--features", stage.store, "-q"
-            )
+            stage.invoke("evaluate", run / "best", "--on", f"coco:{stage.coco}", "--features", stage.store, "-q")
         elif named:
             load_recipe(draw.choice(named), ["data.source=unused"])
         assert commands or named or re.search("`python |`openvse sweep", cell), (paper, what)

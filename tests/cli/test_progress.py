@@ -132,9 +132,7 @@ def test_bars_are_whole_on_80_columns(terminal: Console) -> None:
 
 
 def test_a_wide_terminal_shows_each_term(terminal: Console, monkeypatch) -> None:
-    monkeypatch.setattr(
-        module, "console", wide := Console(file=io.StringIO(), force_terminal=True, width=120)
-    )
+    monkeypatch.setattr(module, "console", wide := Console(file=io.StringIO(), force_terminal=True, width=120))
     with bar() as progress:
         watcher = TrainingBar(progress)
         assert isinstance(watcher, Watcher)
@@ -169,9 +167,7 @@ def test_a_warning_is_one_line_and_its_brackets_are_text(capsys) -> None:
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_what_the_library_logs_is_a_warning_or_a_detail(
-    verbose: bool, tmp_path: Path, invoke, monkeypatch
-) -> None:
+def test_what_the_library_logs_is_a_warning_or_a_detail(verbose: bool, tmp_path: Path, invoke, monkeypatch) -> None:
     logger = logging.getLogger("openvse.registry")
 
     def log(*_: object, **__: object) -> None:
@@ -197,9 +193,7 @@ def test_no_colour_where_none_is_wanted(terminal: Console, monkeypatch) -> None:
     warn("in colour")
     assert "\x1b[33m" in terminal.file.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr(
-        module, "console", plain := Console(file=io.StringIO(), force_terminal=True, width=80)
-    )
+    monkeypatch.setattr(module, "console", plain := Console(file=io.StringIO(), force_terminal=True, width=80))
     warn("plain")
     with bar() as progress:
         counted(progress, "extracting")(1, 2, 1.0)
@@ -207,9 +201,7 @@ def test_no_colour_where_none_is_wanted(terminal: Console, monkeypatch) -> None:
 
 
 @pytest.mark.medium
-def test_commands_speak_in_lines_and_are_quiet_when_asked(
-    trained: Path, tmp_path: Path, invoke, monkeypatch
-) -> None:
+def test_commands_speak_in_lines_and_are_quiet_when_asked(trained: Path, tmp_path: Path, invoke, monkeypatch) -> None:
     monkeypatch.setattr(module, "WORTH_A_LINE_S", 0.0)
     album, store = trained / "album", tmp_path / "store"
     extract = ("extract", "efficientnet_lite0", album, store, "pretrained=false", "image_size=64")

@@ -39,9 +39,7 @@ def test_judgements_are_evaluated(invoke, works, trained: Path, coco: Path, tmp_
 
 
 def test_another_number_of_images_is_told(invoke, works, trained: Path, coco: Path) -> None:
-    result = works(
-        "evaluate", trained / "run" / "best", "--on", f"coco:{coco}", "--protocol", "coco_5k", "--every"
-    )
+    result = works("evaluate", trained / "run" / "best", "--on", f"coco:{coco}", "--protocol", "coco_5k", "--every")
     assert names(result.stderr, "warning: ", "coco_5k", "5,000", "25,000", 4, 9)
     assert "i2t nDCG@10" in result.stdout
     assert "i2t nDCG@10" not in invoke("evaluate", trained / "run" / "best", "--on", f"coco:{coco}").stdout
@@ -60,9 +58,7 @@ def test_the_sentences_of_a_protocol_are_those_that_are_ranked(invoke, trained: 
     assert counts == {"": 14, "--protocol coco_5k": 12, "--protocol coco_5k_all": 14}
 
 
-def test_what_does_not_fit_a_protocol_gets_one_line(
-    refused, trained: Path, coco: Path, tmp_path: Path
-) -> None:
+def test_what_does_not_fit_a_protocol_gets_one_line(refused, trained: Path, coco: Path, tmp_path: Path) -> None:
     model, data = trained / "run" / "best", f"coco:{coco}"
     for words, named in (
         ((trained / "album", "--protocol", "coco_5k"), ["coco_5k", "coco", "album", "coco:ROOT"]),

@@ -35,17 +35,13 @@ def test_pages_conditions_and_items(index: Path, invoke, refused) -> None:
     assert "'what'" in refused("search", index, "a red sky", "--where", "what")
 
 
-def test_images_beside_sentences_and_what_to_avoid(
-    trained: Path, index: Path, invoke, result_of, refused
-) -> None:
+def test_images_beside_sentences_and_what_to_avoid(trained: Path, index: Path, invoke, result_of, refused) -> None:
     photo = trained / "album" / "03.png"
     only_image = found(invoke, index, "a red sky", "--image", f"{photo},weight=1", "-k", 5)
     assert only_image == found(invoke, index, photo, "-k", 5)
     words = ("a red sky", "--avoid", "above,weight=2", "-k", 20)
     document = json.loads(invoke("search", index, "a red sky", "above", "-k", 20, "--json").stdout)
-    sky, above = (
-        {hit["id"]: hit["score"] for hit in query["hits"]} for query in document["result"]["queries"]
-    )
+    sky, above = ({hit["id"]: hit["score"] for hit in query["hits"]} for query in document["result"]["queries"])
     (query,) = result_of("search", index, *words)["queries"]
     scores = {hit["id"]: hit["score"] for hit in query["hits"]}
     assert scores == {name: pytest.approx(sky[name] - 2 * above[name], abs=1e-5) for name in sky}

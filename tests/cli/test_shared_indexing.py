@@ -50,9 +50,7 @@ def test_workers_make_the_index_of_one_process(model: TwoTower, tmp_path: Path, 
     folder = model.save(tmp_path / "model")
     (tmp_path / "photos").mkdir()
     for number in range(9):
-        Image.new("RGB", (40, 32), (20 * number, 255 - 9 * number, 60)).save(
-            tmp_path / "photos" / f"{number}.png"
-        )
+        Image.new("RGB", (40, 32), (20 * number, 255 - 9 * number, 60)).save(tmp_path / "photos" / f"{number}.png")
     (tmp_path / "photos" / "5 broken.jpg").write_text("no image")
     for name, words in (("alone", ()), ("shared", ("--processes", "2"))):
         asked = (folder, tmp_path / "photos", "--out", tmp_path / name, "--batch-size", 2, *words)

@@ -55,17 +55,11 @@ class TestFusionContract:
         fusion = make(name, **options).eval()
         images, texts = fusion.prepare(IMAGES, TEXTS)
         first, other = torch.tensor([0]), torch.tensor([3])
-        for number, (rows, columns) in enumerate(
-            [((first, first), (first, other)), ((first, other), (first, first))]
-        ):
-            vectors: list[Tensor] = [
-                fusion(images[i], texts[t])[number] for i, t in zip(rows, columns, strict=True)
-            ]
+        for number, (rows, columns) in enumerate([((first, first), (first, other)), ((first, other), (first, first))]):
+            vectors: list[Tensor] = [fusion(images[i], texts[t])[number] for i, t in zip(rows, columns, strict=True)]
             assert not torch.allclose(*vectors)
 
-    def test_gradient_reaches_every_parameter_and_only_real_tokens(
-        self, name: str, options: dict[str, Any]
-    ) -> None:
+    def test_gradient_reaches_every_parameter_and_only_real_tokens(self, name: str, options: dict[str, Any]) -> None:
         fusion = make(name, **options).train()
         images = EmbeddingSet(IMAGES.vectors.clone().requires_grad_(), IMAGES.mask)
         texts = EmbeddingSet(TEXTS.vectors.clone().requires_grad_(), TEXTS.mask)

@@ -25,9 +25,7 @@ from tests.failures import Failures
 
 PAIRS = 32
 # Words that the tiny tokenizer knows, no two captions of the same ones.
-CAPTIONS = [
-    " ".join(words) for words in combinations(("dog", "cat", "runs", "sits", "mat", "red", "two"), 3)
-][:PAIRS]
+CAPTIONS = [" ".join(words) for words in combinations(("dog", "cat", "runs", "sits", "mat", "red", "two"), 3)][:PAIRS]
 
 
 def shrink(name: str, checkpoints: Checkpoints) -> RetrievalRecipe:
@@ -53,8 +51,7 @@ def shrink(name: str, checkpoints: Checkpoints) -> RetrievalRecipe:
         changed += [f"{side}.aggregator.{key}=16" for key in options if key == "base_dim"]
     if recipe.image.encoder.name == "resnet":
         changed += [
-            f"image.encoder.{size}"
-            for size in ("blocks=[1,1,1,1]", "stem_dim=4", "inner_dim=4", "image_size=64")
+            f"image.encoder.{size}" for size in ("blocks=[1,1,1,1]", "stem_dim=4", "inner_dim=4", "image_size=64")
         ]
         changed.append(f"image.encoder.groups={min(2, recipe.image.encoder.options.get('groups', 1))}")
     inner = recipe.image.encoder.options.get("backbone")
@@ -75,9 +72,7 @@ def make_images(model: TwoTower) -> Inputs:
             torch.stack([model.image.encoder.backbone.preprocess(Image.fromarray(each)) for each in noise]),
             None,
         )
-    return pad(
-        [torch.randn(4 + n % 6, model.image.encoder.feature_dim, generator=generator) for n in range(PAIRS)]
-    )
+    return pad([torch.randn(4 + n % 6, model.image.encoder.feature_dim, generator=generator) for n in range(PAIRS)])
 
 
 def score(model: TwoTower, images: Inputs) -> ScoredBatch:

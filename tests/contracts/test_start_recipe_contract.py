@@ -78,9 +78,7 @@ def test_recipe_begins_at_its_start_learns_saves_and_reloads(
             assert torch.equal(weight, theirs[key])
     else:
         with torch.no_grad():
-            torch.testing.assert_close(
-                score(model, images).scores, score(start, images).scores, atol=1e-6, rtol=0
-            )
+            torch.testing.assert_close(score(model, images).scores, score(start, images).scores, atol=1e-6, rtol=0)
     if not recipe.training.phases:  # its closed form is tested by itself
         return
     named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]

@@ -21,7 +21,5 @@ def test_images_and_texts_both_learn(name: str) -> None:
     sides = [[side.vectors.requires_grad_(), side.residual.requires_grad_()] for side in (images, texts)]  # type: ignore[union-attr]
     value = made_part(TERMS, name)(scored(images, texts))
     for side in sides:
-        gradients = torch.autograd.grad(
-            value, side, allow_unused=True, materialize_grads=True, retain_graph=True
-        )
+        gradients = torch.autograd.grad(value, side, allow_unused=True, materialize_grads=True, retain_graph=True)
         assert any(gradient.abs().max() > 0 for gradient in gradients)

@@ -53,9 +53,7 @@ def expect_own(folder: Path, model: Any, paths: list[Path]) -> None:
     images, texts = model.encode_image(paths), model.encode_text(CAPTIONS)
     torch.testing.assert_close(images.vectors[:, 0], theirs.image_embeds, **EXACT)
     torch.testing.assert_close(texts.vectors[:, 0], theirs.text_embeds, **EXACT)
-    torch.testing.assert_close(
-        model.score(images, texts), theirs.image_embeds @ theirs.text_embeds.T, **EXACT
-    )
+    torch.testing.assert_close(model.score(images, texts), theirs.image_embeds @ theirs.text_embeds.T, **EXACT)
     torch.testing.assert_close(model.logits(images, texts), theirs.logits_per_image, rtol=1e-5, atol=1e-5)
 
 
@@ -86,9 +84,7 @@ def test_siglip_follows_a_tokenizer_that_pads_on_the_left(make_photos: Any, tmp_
     convert(folder, tmp_path / "left")
     right, left = (openvse.load(tmp_path / side) for side in ("right", "left"))
     expect_own(folder, left, make_photos(2))
-    assert not torch.allclose(
-        left.encode_text(CAPTIONS).vectors, right.encode_text(CAPTIONS).vectors, atol=1e-3
-    )
+    assert not torch.allclose(left.encode_text(CAPTIONS).vectors, right.encode_text(CAPTIONS).vectors, atol=1e-3)
     for caption in CAPTIONS:  # tokens of a batch stay where they are alone
         alone = left.text.encoder(pad(left.text.encoder.tokenize([caption]))).local[0]
         batch = left.text.encoder(pad(left.text.encoder.tokenize([caption, CAPTIONS[1]]))).local[0]
@@ -96,9 +92,7 @@ def test_siglip_follows_a_tokenizer_that_pads_on_the_left(make_photos: Any, tmp_
 
 
 @pytest.mark.parametrize("family", ["clip", "siglip"])
-def test_the_tokens_of_both_sides_can_be_stored(
-    family: str, checkpoint: Any, make_photos: Any, tmp_path: Path
-) -> None:
+def test_the_tokens_of_both_sides_can_be_stored(family: str, checkpoint: Any, make_photos: Any, tmp_path: Path) -> None:
     convert(checkpoint(family), tmp_path / "model")
     model = openvse.load(tmp_path / "model")
     with torch.no_grad():
@@ -106,9 +100,7 @@ def test_the_tokens_of_both_sides_can_be_stored(
         read = model.text.encoder.token_states(model.read_texts(CAPTIONS))
         stored = model.image(Inputs(seen.local, seen.mask)), model.text(Inputs(read.local, read.mask))
     assert seen.local.shape[1] == (17 if family == "clip" else 16)
-    for from_store, made in zip(
-        stored, (model.encode_image(make_photos(2)), model.encode_text(CAPTIONS)), strict=True
-    ):
+    for from_store, made in zip(stored, (model.encode_image(make_photos(2)), model.encode_text(CAPTIONS)), strict=True):
         torch.testing.assert_close(from_store.vectors, made.vectors, **EXACT)
     tokens = [len(ids) for ids in model.text.encoder.tokenize(CAPTIONS)]
     assert read.mask.sum(dim=1).tolist() == [count + (family == "siglip") for count in tokens]
@@ -133,18 +125,14 @@ def test_siglips_own_tokenizer_is_kept(tmp_path: Path) -> None:
 
     pieces = pytest.importorskip("sentencepiece")
     folder = with_its_own_tokenizer(tmp_path / "siglip")
-    (tmp_path / "text.txt").write_text(
-        "a dog runs on the mat\ntwo cats sit on the red mat\nthe zebra is here\n" * 20
-    )
+    (tmp_path / "text.txt").write_text("a dog runs on the mat\ntwo cats sit on the red mat\nthe zebra is here\n" * 20)
     pieces.SentencePieceTrainer.train(
         input=str(tmp_path / "text.txt"), model_prefix=str(folder / "spiece"), vocab_size=60,
         hard_vocab_limit=False, unk_id=0, pad_id=1, eos_id=2, bos_id=-1, minloglevel=2,
     )  # fmt: skip
     convert(folder, tmp_path / "model")
     captions = ["A Dog runs, on the mat!", "two cats", "the zebra is here. " * 9]
-    ids = AutoTokenizer.from_pretrained(folder)(
-        captions, padding="max_length", truncation=True, return_tensors="pt"
-    )
+    ids = AutoTokenizer.from_pretrained(folder)(captions, padding="max_length", truncation=True, return_tensors="pt")
     with torch.no_grad():
         theirs = AutoModel.from_pretrained(folder).eval().get_text_features(**ids).pooler_output
     ours = openvse.load(tmp_path / "model").encode_text(captions).vectors[:, 0]
@@ -221,10 +209,7 @@ def test_from_checkpoint_to_search_on_the_command_line(
 
 def test_siglip_2_reads_small_letters_whatever_its_tokenizer(tmp_path: Path) -> None:
     model = convert(str(save_dual("siglip", tmp_path / "siglip")), tmp_path / "model").model
-    assert (
-        json.loads((tmp_path / "model/config.json").read_text())["model"]["text"]["encoder"]["cleaning"]
-        == "lower"
-    )
+    assert json.loads((tmp_path / "model/config.json").read_text())["model"]["text"]["encoder"]["cleaning"] == "lower"
     for each in (model, openvse.load(tmp_path / "model")):
         upper, lower = each.text.encoder.tokenize(["A Red DOG", "a red dog"])
         assert upper.tolist() == lower.tolist() and each.text.encoder.unknown_words("Red DOG") == []

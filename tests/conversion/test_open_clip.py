@@ -84,14 +84,10 @@ def save(folder: Path, *, text: str = "", **model: Any) -> dict[str, Tensor]:
     return {name.removeprefix("text."): weight for name, weight in weights.items()}
 
 
-def transform(
-    x: Tensor, w: dict[str, Tensor], begin: str, heads: int, act: Any, mask: Tensor | None
-) -> Tensor:
+def transform(x: Tensor, w: dict[str, Tensor], begin: str, heads: int, act: Any, mask: Tensor | None) -> Tensor:
     """Run the blocks on one sequence ``[N, C]``."""
     for layer in range(2):
-        own = {
-            n.removeprefix(f"{begin}{layer}."): v for n, v in w.items() if n.startswith(f"{begin}{layer}.")
-        }
+        own = {n.removeprefix(f"{begin}{layer}."): v for n, v in w.items() if n.startswith(f"{begin}{layer}.")}
         normed = F.layer_norm(x, x.shape[1:], own["ln_1.weight"], own["ln_1.bias"])
         attended, _ = F.multi_head_attention_forward(
             normed, normed, normed, x.shape[1], heads, own["attn.in_proj_weight"], own["attn.in_proj_bias"],
@@ -149,9 +145,7 @@ def test_embeddings_are_those_of_its_formulas(
     assert model.similarity.scale == pytest.approx(weights["logit_scale"].exp().item())
 
 
-@pytest.mark.parametrize(
-    "size", [(96, 72), (60, 91), (100, 35), (35, 32), (32, 35), (32, 39), (33, 40), (101, 32)]
-)
+@pytest.mark.parametrize("size", [(96, 72), (60, 91), (100, 35), (35, 32), (32, 35), (32, 39), (33, 40), (101, 32)])
 def test_pixels_are_resized_and_cut_as_torchvision_does(size: tuple[int, int], tmp_path: Path) -> None:
     """The shorter side becomes 32 pixels, and of the longer one the middle is kept, from ``round(rest / 2)`` on."""
     save(tmp_path / "open")
@@ -209,13 +203,9 @@ def test_sentences_are_cleaned_and_the_advised_files_are_a_tokenizer(tmp_path: P
     beside = convert(str(tmp_path / "checkpoint"), tmp_path / "beside").model
     for name in ("vocab.json", "merges.txt"):
         (tmp_path / "checkpoint" / name).unlink()
-    named = convert(
-        str(tmp_path / "checkpoint"), tmp_path / "named", vocabulary=str(tmp_path / "words")
-    ).model
+    named = convert(str(tmp_path / "checkpoint"), tmp_path / "named", vocabulary=str(tmp_path / "words")).model
     for model in (beside, named, openvse.load(tmp_path / "beside")):
         (plain, curly) = (
             ids.tolist() for ids in model.text.encoder.tokenize(['a "dog"', "A\u3000\u201c\uff24og\u201d"])
         )
-        assert (
-            plain == curly and plain[0] == words.index("<|startoftext|>") and words.index("dog</w>") in plain
-        )
+        assert plain == curly and plain[0] == words.index("<|startoftext|>") and words.index("dog</w>") in plain

@@ -51,9 +51,7 @@ def put(cache: Path, *, without: str = "") -> Path:
     return folder
 
 
-def test_a_short_name_is_converted_once(
-    cache: Path, make_photos: Any, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_short_name_is_converted_once(cache: Path, make_photos: Any, tmp_path: Path, monkeypatch: Any) -> None:
     put(cache)
     make_photos(3)
     monkeypatch.chdir(tmp_path)
@@ -74,9 +72,7 @@ def test_a_short_name_is_converted_once(
 
 def test_a_hub_id_converts_from_the_cache(cache: Path, tmp_path: Path) -> None:
     put(cache)
-    assert (
-        convert(SOURCE, tmp_path / "a").model.fingerprint == convert(NAME, tmp_path / "b").model.fingerprint
-    )
+    assert convert(SOURCE, tmp_path / "a").model.fingerprint == convert(NAME, tmp_path / "b").model.fingerprint
 
 
 def test_without_hub_and_cache_one_line_says_what_to_do(cache: Path, tmp_path: Path) -> None:
@@ -99,9 +95,7 @@ def test_a_cache_without_the_weights_is_said_to_have_none(cache: Path, tmp_path:
     assert not (tmp_path / "model").exists()
 
 
-def test_weights_larger_than_the_memory_are_not_downloaded(
-    cache: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_weights_larger_than_the_memory_are_not_downloaded(cache: Path, tmp_path: Path, monkeypatch: Any) -> None:
     import huggingface_hub
     import huggingface_hub.constants
 
@@ -158,9 +152,7 @@ def test_the_list_fits_a_terminal_and_names_every_model() -> None:
     shown = CliRunner().invoke(app, ["list", "models"]).output
     assert max(map(len, shown.splitlines())) <= 80
     for name, model in PUBLISHED.items():
-        assert re.search(
-            rf"^{name} .* {model.millions} M +{model.width}  {model.languages}$", shown, re.MULTILINE
-        )
+        assert re.search(rf"^{name} .* {model.millions} M +{model.width}  {model.languages}$", shown, re.MULTILINE)
         assert f"{model.source} ({model.licence})" in shown
         assert weights.is_hub_id(model.source)
 

@@ -46,9 +46,7 @@ def test_every_caption_is_a_text_of_its_own():
 
 
 def test_merged_captions_are_relevant_to_all_their_images():
-    corpus = merge_identical(
-        build_corpus("toy", records(["chef", "man cook"], ["chef", "chef"]), require_images=False)
-    )
+    corpus = merge_identical(build_corpus("toy", records(["chef", "man cook"], ["chef", "chef"]), require_images=False))
     assert corpus.captions == ("chef", "man cook")
     assert pairs_of(corpus) == {("0.jpg", "chef"), ("0.jpg", "man cook"), ("1.jpg", "chef")}
     assert len(corpus.relevance.images) == 3

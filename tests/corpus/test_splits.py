@@ -69,9 +69,7 @@ def test_other_shares():
     for_test = completed_splits(["test"] * 4 + [""] * 36, names, ())
     assert Counter(for_test) == {"test": 4, "train": 32, "validation": 4}
     assert for_test[:4] == ("test",) * 4
-    assert (
-        Counter(completed_splits(["train", "test"] + [""] * 38, names, ()))[""] == 38
-    )  # as published data mean it
+    assert Counter(completed_splits(["train", "test"] + [""] * 38, names, ()))[""] == 38  # as published data mean it
     assert completed_splits([""] * 40, names, ()) == hashed_splits(names)
 
 

@@ -19,9 +19,7 @@ def test_small_training_sets_are_remembered_whole() -> None:
     provenance = {"data": {"trained_on": training_sample(corpus(0, 30))}}
     assert seen_in_training(provenance, corpus(20, 50)) == Seen(30, 10)
     assert seen_in_training(provenance, corpus(30, 50)) == Seen(20, 0)
-    assert seen_in_training(provenance, corpus(0, 30, word="cat")) == Seen(
-        30, 0
-    )  # the same names, other content
+    assert seen_in_training(provenance, corpus(0, 30, word="cat")) == Seen(30, 0)  # the same names, other content
     assert seen_in_training(provenance, corpus(0, 9, word="DOG")).seen == 9
 
 

@@ -63,9 +63,7 @@ def make_questions() -> None:
     for number in range(15):
         shutil.copy(ALBUM / f"{number:02d}.png", QUESTIONS)
         split = ("train", "train", "train", "validation", "test")[number % 5]
-        lines.append(
-            {"file_name": f"{number:02d}.png", "question": "is it red", "answer": "yes", "split": split}
-        )
+        lines.append({"file_name": f"{number:02d}.png", "question": "is it red", "answer": "yes", "split": split})
         lines.append({**lines[-1], "question": "what is it", "answer": ("red", "blue")[number % 2]})
     (QUESTIONS / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     tree = answering_tree(QUESTIONS)
@@ -96,9 +94,7 @@ def in_index(state: Path, *, engine: bool = False, vectors: bool = True) -> Any:
 
     def hits(*more: str) -> Any:
         answer = printed("search", state, *QUERIES, "-k", "99", *more)
-        return {
-            query["query"]: {hit["id"]: hit["score"] for hit in query["hits"]} for query in answer["queries"]
-        }
+        return {query["query"]: {hit["id"]: hit["score"] for hit in query["hits"]} for query in answer["queries"]}
 
     opened = Index.open(state, check=True)
     seen: dict[str, Any] = {"hits": hits(), "model": opened.manifest.model}
@@ -106,9 +102,7 @@ def in_index(state: Path, *, engine: bool = False, vectors: bool = True) -> Any:
         seen["exact"] = hits("--engine", "exact")
     if vectors:
         held = opened.gather(np.arange(len(opened.table.ids))).astype(float)
-        seen["vectors"] = {
-            name: row.ravel().tolist() for name, row in zip(opened.table.ids, held, strict=True)
-        }
+        seen["vectors"] = {name: row.ravel().tolist() for name, row in zip(opened.table.ids, held, strict=True)}
     return seen
 
 
@@ -174,9 +168,7 @@ def in_encoding(state: Path) -> Any:
     """Return the output of ``encode`` as its own reader sees it."""
     from openvse.files import settle
 
-    names = [path.name for path in state.glob("*.json")] + [
-        path.name[1:-6] for path in state.glob(".*.ready")
-    ]
+    names = [path.name for path in state.glob("*.json")] + [path.name[1:-6] for path in state.glob(".*.ready")]
     for name in {*names}:
         settle(state, name)
     return in_files(state)
@@ -305,9 +297,7 @@ def with_pictures(home: Path) -> None:
 
 def write_words(home: Path) -> None:
     """Write sentences, for a query bank and for an index of sentences."""
-    (home / "words.txt").write_text(
-        "red sky\ngreen ground\na blue field\nyellow\nblue sky above red ground\n"
-    )
+    (home / "words.txt").write_text("red sky\ngreen ground\na blue field\nyellow\nblue sky above red ground\n")
 
 
 def index_words(*options: str, model: Path = MODEL) -> Callable[[Path], Sequence[object]]:

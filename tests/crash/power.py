@@ -32,8 +32,7 @@ def states(calls: Sequence[Call], cut: int) -> Iterator[tuple[str, list[Call]]]:
         "no names": names | content,
         "no newest name": {max(names)} if names else set(),
         **{
-            f"no content of {PurePath(path).name}": {n for n in content if calls[n - 1].path == path}
-            for path in newest
+            f"no content of {PurePath(path).name}": {n for n in content if calls[n - 1].path == path} for path in newest
         },
     }
     for name, dropped in lost.items():

@@ -68,14 +68,8 @@ def try_case(case: Case, faults: Sequence[str], most: int, seed: int, out: IO[st
 
 def power_cuts(trial: Trial, most: int, seed: int) -> list[dict[str, Any]]:
     """Play what power cuts can leave, and return what was found."""
-    ways = [
-        (cut, name, calls)
-        for cut in power.cuts(trial.calls)
-        for name, calls in power.states(trial.calls, cut)
-    ]
-    drawn = random.Random(f"{seed} {trial.case.name} power").sample(
-        ways, min(most, trial.case.most, len(ways))
-    )
+    ways = [(cut, name, calls) for cut in power.cuts(trial.calls) for name, calls in power.states(trial.calls, cut)]
+    drawn = random.Random(f"{seed} {trial.case.name} power").sample(ways, min(most, trial.case.most, len(ways)))
     rows = []
     for cut, name, calls in sorted(drawn, key=lambda way: way[0]):
         power.play(trial.home / "before", calls, trial.state)
@@ -95,9 +89,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         counts = Counter(row["fault"] for row in some)
         calls = max(row["of"] for row in some if row["fault"] != "power" or len(counts) == 1)
         failed = sum(bool(row["wrong"]) for row in some)
-        lines.append(
-            f"{name:28} {calls:6} " + " ".join(f"{counts[each]:7}" for each in columns) + f"   {failed:6}"
-        )
+        lines.append(f"{name:28} {calls:6} " + " ".join(f"{counts[each]:7}" for each in columns) + f"   {failed:6}")
     lines.append(f"{len(rows)} tries, {sum(bool(row['wrong']) for row in rows)} failed")
     return "\n".join(lines)
 
@@ -149,9 +141,7 @@ def _share(cases: Mapping[Case, Sequence[str]], given: argparse.Namespace, libra
     given.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for row in rows:
         if row["wrong"]:
-            print(
-                f"{row['case']}, {row['fault']} at {row['call']} ({row['what']}): {'; '.join(row['wrong'])}"
-            )
+            print(f"{row['case']}, {row['fault']} at {row['call']} ({row['what']}): {'; '.join(row['wrong'])}")
     print(table(rows))
     return int(any(codes) or any(row["wrong"] for row in rows))
 

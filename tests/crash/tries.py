@@ -36,9 +36,7 @@ def built(folder: Path) -> Path:
     source, library = Path(__file__).with_name("stops.c"), folder / "stops.so"
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None or sys.platform != "linux":
-        raise NoCompilerError(
-            "stopping at each call of the system needs Linux and gcc (Debian: apt install gcc)"
-        )
+        raise NoCompilerError("stopping at each call of the system needs Linux and gcc (Debian: apt install gcc)")
     folder.mkdir(parents=True, exist_ok=True)
     words = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -227,9 +225,7 @@ class Trial:
     def chosen(self, fault: str, most: int, seed: int) -> list[int]:
         """Return the calls at which a fault can differ; where these are too many, a sample of them."""
         calls = [
-            call
-            for before, call in zip([None, *self.calls], self.calls, strict=False)
-            if _differs(fault, before, call)
+            call for before, call in zip([None, *self.calls], self.calls, strict=False) if _differs(fault, before, call)
         ]
         most = min(most, self.case.most)
         if len(calls) > most:  # a database and a checkpoint take many writes, all of one kind
@@ -332,9 +328,7 @@ def read_calls(path: Path, watched: Path) -> list[Call]:
     content, place, calls = path.read_bytes(), 0, []
     while place < len(content):
         end = content.index(b"\n", place)
-        number, name, length, offset, where, other = (
-            content[place:end].decode(errors="surrogateescape").split("\t")
-        )
+        number, name, length, offset, where, other = content[place:end].decode(errors="surrogateescape").split("\t")
         place = end + 1 + int(length)
         bytes_ = content[end + 1 : place]
         where, other = (os.path.relpath(each, watched) if each else "" for each in (where, other))

@@ -226,9 +226,7 @@ def test_a_question_set_is_counted_in_questions(tmp_path, monkeypatch):
     with_facts(monkeypatch, "daquar", replace(FACTS["daquar"], forms=(Form("x", (18, 2, 2), 25),)))
     findings = check_data(f"daquar:{root}")
     assert all(finding.ok for finding in findings)
-    assert {"images: 22", "questions: 25", "train: 18", "validation: 2", "test: 2"} <= set(
-        texts(findings, "ok")
-    )
+    assert {"images: 22", "questions: 25", "train: 18", "validation: 2", "test: 2"} <= set(texts(findings, "ok"))
     assert texts(findings, "note")[0].startswith("DAQUAR has no published validation split")
     (root / "all_qa_pairs.txt").unlink()
     wrong = texts(check_data(f"daquar:{root}"), "WRONG")
@@ -236,8 +234,5 @@ def test_a_question_set_is_counted_in_questions(tmp_path, monkeypatch):
 
 
 def test_questions_are_described():
-    assert (
-        "82,783 / 40,504 / 81,434 images (train / validation / test), 1,105,904 questions"
-        in describe_data("vqa2")
-    )
+    assert "82,783 / 40,504 / 81,434 images (train / validation / test), 1,105,904 questions" in describe_data("vqa2")
     assert "metadata.jsonl" in describe_data("question_folder")

@@ -22,9 +22,7 @@ def scene(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
     for _ in range(8):
         x, y = random.integers(0, size[0] - 40), random.integers(0, size[1] - 40)
         w, h = random.integers(20, 80, 2)
-        draw.rectangle(
-            [int(x), int(y), int(x + w), int(y + h)], fill=tuple(random.integers(0, 255, 3).tolist())
-        )
+        draw.rectangle([int(x), int(y), int(x + w), int(y + h)], fill=tuple(random.integers(0, 255, 3).tolist()))
     return image
 
 

@@ -19,9 +19,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-FEATURES = {
-    "info": {"features": {"image": {"_type": "Image"}, "caption": {"dtype": "string", "_type": "Value"}}}
-}
+FEATURES = {"info": {"features": {"image": {"_type": "Image"}, "caption": {"dtype": "string", "_type": "Value"}}}}
 
 
 def table(numbers, *, paths=True, captions=None):
@@ -34,9 +32,7 @@ def table(numbers, *, paths=True, captions=None):
 def hub_folder(root, paths=True, readme=True):
     """Write the layout of ``push_to_hub``: shards of Parquet below data/, their splits in README.md."""
     (root / "data").mkdir(parents=True)
-    pq.write_table(
-        table([0, 1], paths=paths), root / "data" / "train-00000-of-00002.parquet", row_group_size=1
-    )
+    pq.write_table(table([0, 1], paths=paths), root / "data" / "train-00000-of-00002.parquet", row_group_size=1)
     pq.write_table(table([2], paths=paths), root / "data" / "train-00001-of-00002.parquet")
     pq.write_table(table([3, 4], paths=paths), root / "data" / "test-00000-of-00001.parquet")
     if readme:
@@ -71,9 +67,7 @@ def test_images_without_names_are_numbered(tmp_path):
 
 
 def test_lists_of_captions_and_plain_bytes(tmp_path):
-    made = pa.table(
-        {"image": [drawn(0), drawn(1)], "captions": [["a", "b"], ["c"]], "split": ["train", "val"]}
-    )
+    made = pa.table({"image": [drawn(0), drawn(1)], "captions": [["a", "b"], ["c"]], "split": ["train", "val"]})
     pq.write_table(made, tmp_path / "x.parquet")
     corpus = open_corpus(tmp_path / "x.parquet")
     assert corpus.captions == ("a", "b", "c") and corpus.splits == ("train", "validation")
@@ -121,9 +115,7 @@ def test_several_configurations_have_to_be_named(tmp_path):
 
 def test_a_configuration_stays_in_its_folder(tmp_path):
     root = hub_folder(tmp_path / "colours", readme=False)
-    (root / "README.md").write_text(
-        "---\nconfigs:\n- config_name: default\n  data_files: ../other/*.parquet\n---\n"
-    )
+    (root / "README.md").write_text("---\nconfigs:\n- config_name: default\n  data_files: ../other/*.parquet\n---\n")
     assert names(refusal(DataError, open_corpus, root), "'../other/*.parquet'")
 
 
@@ -191,9 +183,7 @@ def rows_of(root, **files):
 
 
 def test_a_row_for_each_caption_in_several_shards(tmp_path):
-    corpus = rows_of(
-        tmp_path, s_0=[(0, "a.png", "x"), (1, "b.png", "y"), (0, "a.png", "z")], s_1=[(1, "b.png", "w")]
-    )
+    corpus = rows_of(tmp_path, s_0=[(0, "a.png", "x"), (1, "b.png", "y"), (0, "a.png", "z")], s_1=[(1, "b.png", "w")])
     assert corpus.image_ids == ("a.png", "b.png") and corpus.problems == ()
     assert [corpus.select(np.array([n])).captions for n in range(2)] == [("x", "z"), ("y", "w")]
 

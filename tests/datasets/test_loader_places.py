@@ -145,9 +145,7 @@ def found_there(root: Path, name: str, piece: Piece, path: str) -> None:
     assert not [problem for problem in corpus.problems if problem.startswith("skipped")]
     where = root / folder_of(path)
     assert {file.name for file in corpus.image_paths if file.parent == where} == set(files[piece.what])
-    (found,) = [
-        line for line in check_data(f"{name}:{root}") if line.text.startswith(f"{piece.what}: {root}")
-    ]
+    (found,) = [line for line in check_data(f"{name}:{root}") if line.text.startswith(f"{piece.what}: {root}")]
     assert found.mark == "ok" and str(where) in found.text
 
 
@@ -168,9 +166,7 @@ def test_a_copy_with_clips_of_one_part_alone(name: str, folder: str, tmp_path: P
     names = COPIES[name](tmp_path)["clips"][1:]
     place(tmp_path, folder, names)
     assert [path.name for path in open_corpus(f"{name}:{tmp_path}").image_paths] == names
-    (found,) = [
-        line for line in check_data(f"{name}:{tmp_path}") if line.text.startswith(f"clips: {tmp_path}")
-    ]
+    (found,) = [line for line in check_data(f"{name}:{tmp_path}") if line.text.startswith(f"clips: {tmp_path}")]
     assert found.mark == "ok" and found.text == f"clips: {tmp_path / folder}"
 
 

@@ -27,11 +27,7 @@ SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 72 72"></svg>'
 
 
 def annotations() -> dict[str, list]:
-    text = (
-        resources.files("openvse.datasets.openmoji")
-        .joinpath("annotations_en.json")
-        .read_text(encoding="utf-8")
-    )
+    text = resources.files("openvse.datasets.openmoji").joinpath("annotations_en.json").read_text(encoding="utf-8")
     return json.loads(text)["annotations"]
 
 

@@ -66,9 +66,7 @@ def test_a_data_set_may_itself_be_a_link(pets):
 def test_tables_and_questions_too(pets):
     (pets / "x.csv").write_text("image,text\n../elsewhere/secret.png,x\n")
     assert names(refusal(DataError, open_corpus, pets / "x.csv"), "secret.png", "--allow-outside")
-    (pets / "metadata.jsonl").write_text(
-        '{"file_name": "../elsewhere/secret.png", "question": "?", "answer": "1"}'
-    )
+    (pets / "metadata.jsonl").write_text('{"file_name": "../elsewhere/secret.png", "question": "?", "answer": "1"}')
     assert names(refusal(DataError, open_questions, pets), "secret.png", "--allow-outside")
     assert len(open_questions(pets, allow_outside=True)) == 1
 

@@ -98,7 +98,5 @@ def test_texts_and_images_that_do_not_fit(tmp_path):
         "B\u00e4ume.png": ("Ba\u0308ume.txt",),
     }
     cases = {problem.split(" (")[0]: problem.cases for problem in corpus.problems}
-    assert cases["skipped 1 text file(s) that are not the captions of an image"] == (
-        str(tmp_path / "gone.txt"),
-    )
+    assert cases["skipped 1 text file(s) that are not the captions of an image"] == (str(tmp_path / "gone.txt"),)
     assert cases["1 text file(s) are the captions of several images"] == (str(tmp_path / "b.txt"),)

@@ -86,9 +86,7 @@ def test_columns_that_are_named(pets, suffix):
         assert corpus.captions == ("pet a", "a runs", "pet b", "b runs")
         assert corpus.image_paths == (pets / "a.png", pets / "b.png")
         for wrong in ("image=pix,caption=Alt", "image=pic,caption=Ald", "image=pic,caption=Alt,id=pics"):
-            assert names(
-                refusal(DataError, open_corpus, f"{source}#{wrong}"), f"pets{suffix}", "pic, caption"
-            )
+            assert names(refusal(DataError, open_corpus, f"{source}#{wrong}"), f"pets{suffix}", "pic, caption")
     assert open_corpus(f"{path}#image=pic").captions == ("no",)  # the caption has its usual name
 
 
@@ -225,9 +223,7 @@ def test_rows_of_one_image_are_joined(tmp_path, delimiter, image, caption):
 
 def test_quotation_marks_delimiters_and_byte_order_marks(tmp_path):
     path = tmp_path / "captions.csv"
-    path.write_bytes(
-        '\ufeffimage,caption\r\na.jpg,"He said ""stop"", and\r\nleft"\r\n\r\nb.jpg,später\r\n'.encode()
-    )
+    path.write_bytes('\ufeffimage,caption\r\na.jpg,"He said ""stop"", and\r\nleft"\r\n\r\nb.jpg,später\r\n'.encode())
     found = {record.image_id: list(record.captions) for record in read_table(path)}
     assert found == {"a.jpg": ['He said "stop", and\nleft'], "b.jpg": ["später"]}
 

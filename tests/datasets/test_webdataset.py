@@ -126,8 +126,7 @@ def items(path) -> dict[str, tuple[int, tuple[str, ...]]]:
     corpus = open_corpus(path)
     pixels = [read_image(image).getpixel((8, 6)) for image in corpus.image_paths]
     colours = [
-        COLOURS.index(min(COLOURS, key=lambda c: np.abs(np.subtract(ImageColor.getrgb(c), p)).sum()))
-        for p in pixels
+        COLOURS.index(min(COLOURS, key=lambda c: np.abs(np.subtract(ImageColor.getrgb(c), p)).sum())) for p in pixels
     ]
     return {
         name: (colour, corpus.select(np.array([number])).captions)

@@ -193,9 +193,7 @@ def _wrapped(value: Any) -> Any:
     return Emulated(value) if type(value) is Tensor else value
 
 
-def _fused_cell(
-    given: Tensor, state: Tensor, before: Tensor, given_bias: Any = None, state_bias: Any = None
-) -> Any:
+def _fused_cell(given: Tensor, state: Tensor, before: Tensor, given_bias: Any = None, state_bias: Any = None) -> Any:
     """Compute a step of a GRU, for which PyTorch has a kernel on GPUs alone."""
     if given_bias is not None:
         given, state = given + given_bias, state + state_bias

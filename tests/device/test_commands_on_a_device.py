@@ -21,8 +21,7 @@ from tests.leaf_commands import leaf_commands
 pytestmark = pytest.mark.medium
 
 SMALL = (
-    "image.encoder={name: resnet, blocks: [1, 1, 1, 1], stem_dim: 2, inner_dim: 2, image_size: 32, "
-    "fine_tune: false}"
+    "image.encoder={name: resnet, blocks: [1, 1, 1, 1], stem_dim: 2, inner_dim: 2, image_size: 32, fine_tune: false}"
 )
 """An encoder of few weights, each of which an emulated device takes long to move and to compare."""
 
@@ -63,9 +62,7 @@ def invoke(*words: object) -> Result:
 
 def write_places(root: Path) -> dict[str, Path]:
     """Train and index on the device; return the folders that commands name."""
-    places = {
-        name: root / name for name in ("album", "answers", "index", "other", "questions", "run", "views")
-    }
+    places = {name: root / name for name in ("album", "answers", "index", "other", "questions", "run", "views")}
     recipe = write_recipe(root / "tiny.yaml", write_album(places["album"]))
     answers = root / "answers.yaml"
     answers.write_text(yaml.safe_dump(answering_recipe(write_pictured_questions(places["questions"]))))
@@ -84,9 +81,7 @@ def write_places(root: Path) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory) -> dict[str, Path]:
-    with_device = {
-        name for name, each in leaf_commands() if any("--device" in option.opts for option in each.params)
-    }
+    with_device = {name for name, each in leaf_commands() if any("--device" in option.opts for option in each.params)}
     assert with_device <= {each.partition(",")[0] for each in COMMANDS} | ELSEWHERE
     with emulated_device():
         return write_places(tmp_path_factory.mktemp("device"))

@@ -42,9 +42,7 @@ def compared(part: nn.Module, given: Any, on_device: Any, value: Callable[[nn.Mo
         torch.manual_seed(0)
         result = value(module, values)
         if result.requires_grad:  # a part may have no weights
-            (
-                result * torch.arange(result.numel(), device=result.device).view_as(result).cos()
-            ).sum().backward()
+            (result * torch.arange(result.numel(), device=result.device).view_as(result).cos()).sum().backward()
         gradients = [weight.grad for weight in module.parameters() if weight.grad is not None]
         found.append([result.detach().cpu(), *(each.cpu() for each in gradients)])
     assert len(found[0]) == len(found[1])
@@ -82,9 +80,7 @@ def on_cuda(batch: ScoredBatch) -> ScoredBatch:
         made = one.to("cuda")
         return EmbeddingSet(made.vectors, moved(one.mask, "cuda"), made.residual, made.source)
 
-    return ScoredBatch(
-        batch.scores.to("cuda"), moved(batch.positives, "cuda"), side(batch.images), side(batch.texts)
-    )
+    return ScoredBatch(batch.scores.to("cuda"), moved(batch.positives, "cuda"), side(batch.images), side(batch.texts))
 
 
 @pytest.mark.medium

@@ -31,9 +31,7 @@ def embeddings(count: int, seed: int) -> EmbeddingSet:
     generator = torch.Generator().manual_seed(seed)
     vectors = torch.randn(count, 1, WIDTH, generator=generator).round()
     vectors[:, :, 0] += 0.5
-    return EmbeddingSet(
-        torch.nn.functional.normalize(vectors, dim=-1), torch.ones(count, 1, dtype=torch.bool)
-    )
+    return EmbeddingSet(torch.nn.functional.normalize(vectors, dim=-1), torch.ones(count, 1, dtype=torch.bool))
 
 
 def made(name: str) -> Similarity:

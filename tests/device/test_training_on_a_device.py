@@ -68,17 +68,13 @@ def test_a_method_waits_at_lines_of_the_log_alone(
     lines, steps = len(there), sum(record["kind"] == "train" for record in read_metrics(tmp_path / "cuda"))
     assert lines == steps  # no line but at the end of an epoch
     # The pairs without a gradient are known only after the backward pass of a fusion, and skipping them saves more.
-    allowed = {
-        key: count for key, count in counted.counts.items() if key.startswith("nonzero at fusion/base.py")
-    }
+    allowed = {key: count for key, count in counted.counts.items() if key.startswith("nonzero at fusion/base.py")}
     assert counted.counts.total() - sum(allowed.values()) <= lines, counted.counts
     assert bool(allowed) is (name.startswith("score_attention"))
     here = losses_of(small(name, corpus, bert_checkpoint, "cpu"), tmp_path / "cpu")
     assert there == pytest.approx(here, rel=1e-3)
     before, after = (torch.load(tmp_path / run / "last.pt")["model"] for run in ("cpu", "cuda"))
-    moved = max(
-        (before[name] - after[name]).abs().max() for name in before if before[name].is_floating_point()
-    )
+    moved = max((before[name] - after[name]).abs().max() for name in before if before[name].is_floating_point())
     assert moved < 0.02
 
 

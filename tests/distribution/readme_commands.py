@@ -73,16 +73,12 @@ def draw_photos(folder: Path, lines: str) -> None:
     assert all(row.keys() == {"file_name", "captions"} for row in shown), f"other keys than drawn: {lines}"
     folder.mkdir()
     drawn = []
-    for number, ((colour, value), (shape, draw)) in enumerate(
-        product(COLOURS.items(), SHAPES.items()), start=1
-    ):
+    for number, ((colour, value), (shape, draw)) in enumerate(product(COLOURS.items(), SHAPES.items()), start=1):
         image = Image.new("RGB", (96, 96), (245, 240 - 3 * number, 225))
         draw(ImageDraw.Draw(image), value)
         name = f"{number:04d}.jpg"
         image.save(folder / name)
-        drawn.append(
-            {"file_name": name, "captions": [f"A {colour} {shape} on a beach.", f"The {shape} is {colour}"]}
-        )
+        drawn.append({"file_name": name, "captions": [f"A {colour} {shape} on a beach.", f"The {shape} is {colour}"]})
     rows = {row["file_name"]: row for row in [*drawn, *shown]}
     assert len(rows) == len(drawn), f"no image is drawn for a line of {lines}"
     (folder / "metadata.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows.values()))
@@ -110,9 +106,7 @@ class Walk:
     def __init__(self, folder: Path, wheel: Path | None = None) -> None:
         assert not any(folder.iterdir()), f"{folder} is not empty"
         self.folder, self.wheel, self.ran = folder, wheel, set()
-        self.environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
-        }
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
     def take(self, page: str) -> None:
         """Run all blocks; fail unless the page trains, evaluates, indexes, searches, serves and shows Python."""
@@ -179,9 +173,7 @@ class Walk:
             command, cwd=self.folder, env=self.environment, stderr=subprocess.PIPE, text=True
         ) as process:
             try:
-                url = next(
-                    found[1] for line in process.stderr if (found := re.search(r" at (http://\S+/)", line))
-                )
+                url = next(found[1] for line in process.stderr if (found := re.search(r" at (http://\S+/)", line)))
                 page = urllib.request.urlopen(url, timeout=60).read()
                 asked = f"{url}api/search?q=a%20dog%20on%20a%20beach&top_k=5"
                 hits = json.load(urllib.request.urlopen(asked, timeout=60))["hits"]
@@ -208,9 +200,7 @@ def check_origin() -> None:
     assert (package / "recipes" / "vse_infinity" / "rows.yaml").is_file(), "the wheel lacks its recipes"
     assert (package / "py.typed").is_file()
     program = Path(sys.executable).with_name("openvse")
-    listed = subprocess.run(
-        [program, "list", "recipes"], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
+    listed = subprocess.run([program, "list", "recipes"], stdout=subprocess.PIPE, text=True, check=True).stdout
     assert "folder" in listed.split()
 
 

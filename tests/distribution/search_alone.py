@@ -65,9 +65,7 @@ def serve(index: Path, export: Path) -> None:
     command = [program(), "serve", str(index), "--model", str(export), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            url = next(
-                found[1] for line in process.stderr if (found := re.search(r" at (http://\S+/)", line))
-            )
+            url = next(found[1] for line in process.stderr if (found := re.search(r" at (http://\S+/)", line)))
             page = urllib.request.urlopen(url, timeout=60).read()
             hits = json.load(urllib.request.urlopen(f"{url}api/search?q=blue&top_k=1", timeout=60))["hits"]
         finally:

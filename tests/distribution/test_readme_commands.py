@@ -38,9 +38,7 @@ def test_the_commands_of_the_readme(tmp_path: Path, monkeypatch) -> None:
     WalkHere(tmp_path).take((ROOT / "README.md").read_text())
 
 
-@pytest.mark.parametrize(
-    "line", ["rm -r photos", "openvse explain photos", "curl http://127.0.0.1:8000/", "openvse"]
-)
+@pytest.mark.parametrize("line", ["rm -r photos", "openvse explain photos", "curl http://127.0.0.1:8000/", "openvse"])
 def test_a_command_that_is_not_known_fails(tmp_path: Path, line: str) -> None:
     (words,) = commands(line)
     assert names(refusal(AssertionError, WalkHere(tmp_path).command, words), "not known")

@@ -33,9 +33,7 @@ def _vision_config(family: str):
         "vit": lambda: ViTConfig(**transformer, **patches),
         "clip_vision": lambda: CLIPVisionConfig(**transformer, **patches),
         "siglip_vision": lambda: SiglipVisionConfig(**transformer, **patches),
-        "swin": lambda: SwinConfig(
-            embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4, image_size=32
-        ),
+        "swin": lambda: SwinConfig(embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4, image_size=32),
         "dinov2": lambda: Dinov2Config(**transformer, image_size=28, patch_size=7),
         "resnet": lambda: ResNetConfig(embedding_size=8, **stages),
         "convnext": lambda: ConvNextConfig(**stages),

@@ -168,9 +168,7 @@ def test_token_ids_need_a_mask() -> None:
 
 def test_a_word_without_a_vector_takes_that_of_its_trimmed_form(tmp_path) -> None:
     """Released code of PVSE, DivE and ESA: without "-", "." and "'", and of that what stands before the first "/"."""
-    (path := tmp_path / "glove.txt").write_text(
-        "tshirt 1 0\nand 0 1\nU-turn 9 9\nu-turn 1 1\nuturn 5 5\n. 3 3\n"
-    )
+    (path := tmp_path / "glove.txt").write_text("tshirt 1 0\nand 0 1\nU-turn 9 9\nu-turn 1 1\nuturn 5 5\n. 3 3\n")
     words = ["t-shirt", "and/or", "u-turn", ".", "o'clock"]
     options = {"embed_dim": 2, "word_dim": 2, "min_count": 1, "tokenizer": lambda: str.split}
     for lookup, expected in {

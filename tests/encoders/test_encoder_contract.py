@@ -116,9 +116,7 @@ def test_every_item_keeps_an_element_in_training(name: str, make_encoder: Maker)
 
 @pytest.mark.medium
 @pytest.mark.parametrize("name", ALL)
-def test_assets_and_weights_are_all_that_a_model_needs(
-    name: str, make_encoder: Maker, tmp_path: Path
-) -> None:
+def test_assets_and_weights_are_all_that_a_model_needs(name: str, make_encoder: Maker, tmp_path: Path) -> None:
     saved = make_encoder(name).eval()
     saved.save_assets(tmp_path / "assets")
     nothing_else = {
@@ -135,16 +133,12 @@ def test_assets_and_weights_are_all_that_a_model_needs(
     if name in BACKBONES:
         assert loaded.fingerprint == saved.fingerprint
     else:
-        assert [i.tolist() for i in loaded.tokenize(CAPTIONS)] == [
-            i.tolist() for i in saved.tokenize(CAPTIONS)
-        ]
+        assert [i.tolist() for i in loaded.tokenize(CAPTIONS)] == [i.tolist() for i in saved.tokenize(CAPTIONS)]
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize("name", [name for name in BACKBONES if name != "precomputed"])
-def test_pixels_and_their_stored_features_agree(
-    name: str, make_encoder: Maker, make_photos, tmp_path: Path
-) -> None:
+def test_pixels_and_their_stored_features_agree(name: str, make_encoder: Maker, make_photos, tmp_path: Path) -> None:
     from PIL import Image
 
     encoder = make_encoder(name).eval()

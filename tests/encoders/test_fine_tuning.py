@@ -16,9 +16,7 @@ from openvse.training.optimizer import build_optimizer
 WORDS = ("dog", "cat", "runs", "sits", "red", "mat", "two", "the")
 
 
-def tree(
-    folder: Path, image: dict[str, Any], text: dict[str, Any], phases: list[dict[str, Any]]
-) -> dict[str, Any]:
+def tree(folder: Path, image: dict[str, Any], text: dict[str, Any], phases: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "name": "fine_tuned",
         "embed_dim": 8,
@@ -37,9 +35,7 @@ def photos(tmp_path: Path, make_photos) -> Path:
     lines = ["file_name,caption,split"]
     for number, path in enumerate(make_photos(12, size=(48, 40))):
         split = "train" if number < 8 else "validation"
-        lines.append(
-            f"{path.relative_to(tmp_path)},the {WORDS[number % 8]} {WORDS[(number * 3 + 1) % 8]},{split}"
-        )
+        lines.append(f"{path.relative_to(tmp_path)},the {WORDS[number % 8]} {WORDS[(number * 3 + 1) % 8]},{split}")
     (tmp_path / "photos.csv").write_text("\n".join(lines) + "\n")
     return tmp_path
 
@@ -85,9 +81,7 @@ def bert_recipe(folder: Path, checkpoint: str) -> RetrievalRecipe:
     return parse_recipe(recipe)
 
 
-def test_a_tenth_of_the_learning_rate_is_for_berts_own_parameters_alone(
-    photos: Path, bert_checkpoint
-) -> None:
+def test_a_tenth_of_the_learning_rate_is_for_berts_own_parameters_alone(photos: Path, bert_checkpoint) -> None:
     recipe = bert_recipe(photos, bert_checkpoint)
     model = build_model(recipe)
     trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]

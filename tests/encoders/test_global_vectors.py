@@ -57,9 +57,7 @@ def test_the_mean_is_over_what_augmentation_left() -> None:
     inputs = Inputs(torch.randn(3, 8, 6), torch.ones(3, 8, dtype=torch.bool))
     features = encoder(inputs)
     assert not features.mask.all()
-    mean = torch.stack(
-        [row[mask].mean(dim=0) for row, mask in zip(inputs.values, features.mask, strict=True)]
-    )
+    mean = torch.stack([row[mask].mean(dim=0) for row, mask in zip(inputs.values, features.mask, strict=True)])
     torch.testing.assert_close(
         features.pooled, encoder.global_projection(mean.unsqueeze(1), torch.ones(3, 1, dtype=torch.bool))
     )
@@ -110,9 +108,7 @@ def test_frames_give_the_last_states_of_both_directions(at_last: bool) -> None:
 def test_hidden_frames_are_as_if_they_were_not_there(vector: Any) -> None:
     vector = vector(input_dim=6, embed_dim=4)
     rows, mask = torch.randn(1, 5, 6), torch.tensor([[True, False, True, True, False]])
-    torch.testing.assert_close(
-        vector(rows, mask), vector(rows[:, [0, 2, 3]], torch.ones(1, 3, dtype=torch.bool))
-    )
+    torch.testing.assert_close(vector(rows, mask), vector(rows[:, [0, 2, 3]], torch.ones(1, 3, dtype=torch.bool)))
 
 
 def test_an_odd_width_cannot_be_split_over_two_directions() -> None:

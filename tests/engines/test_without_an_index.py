@@ -85,21 +85,17 @@ def test_it_finds_what_the_index_finds(
     asked = [Query("a dog"), Query("a cat"), Query(like=name_of(7)), Query("a dog", avoid=("a cat",))]
     for where in [(), ("year >= 2003", "kind = image"), ("path ~ 0001*",), ("date >= 2001-09-09T12:00",)]:
         found, expected = (
-            [answer.hits for answer in each.answer(asked, Page(top_k=5, where=where))]
-            for each in (engine, exact)
+            [answer.hits for answer in each.answer(asked, Page(top_k=5, where=where))] for each in (engine, exact)
         )
         assert [[hit.id for hit in hits] for hits in found] == [[hit.id for hit in hits] for hits in expected]
-        assert [[hit.rank for hit in hits] for hits in found] == [
-            [hit.rank for hit in hits] for hits in expected
-        ]
+        assert [[hit.rank for hit in hits] for hits in found] == [[hit.rank for hit in hits] for hits in expected]
         for mine, others in zip(found, expected, strict=True):
             assert [hit.score for hit in mine] == pytest.approx([hit.score for hit in others], abs=1e-6)
             assert [hit.path for hit in mine] == [hit.path for hit in others]
     assert engine.answer("a dog", Page(where=("year = 1900",)))[0].hits == []
     assert 0 < engine.answer("a dog", Page(where=("year = 2003",)))[0].searched < 60
     nothing, every, other = (
-        engine.answer("a dog", Page(where=(where,)))[0]
-        for where in ("yaer contains 2003", "yaer != 2003", "big = foo")
+        engine.answer("a dog", Page(where=(where,)))[0] for where in ("yaer contains 2003", "yaer != 2003", "big = foo")
     )
     assert (nothing.searched, len(every.hits), other.searched) == (0, 10, 0)
     assert re.search("60.*yaer.*year", nothing.warnings[0])
@@ -145,8 +141,7 @@ def test_more_candidates_than_are_remembered(
         hits = engine.search(["a dog", "a cat"], 40)
     exact = SearchEngine(Words(), Index.open(folder), engine="exact")
     assert [[hit.id for hit in row] for row in hits] == [
-        [hit.id for hit in answer.hits]
-        for answer in exact.answer(["a dog", "a cat"], Page(40, only="similarity"))
+        [hit.id for hit in answer.hits] for answer in exact.answer(["a dog", "a cat"], Page(40, only="similarity"))
     ]
 
 

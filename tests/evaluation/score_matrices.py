@@ -34,9 +34,7 @@ def counted(scores: np.ndarray, relevant: np.ndarray, block: int = 64) -> ScoreC
     return counts
 
 
-def drawn(
-    num_images: int, captions: int, seed: int = 0, distance: float = 3.0
-) -> tuple[np.ndarray, np.ndarray]:
+def drawn(num_images: int, captions: int, seed: int = 0, distance: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
     """Draw scores, normal around 0, and around ``distance`` where relevant: then ``log LR = d s - d^2 / 2``."""
     generator = np.random.default_rng(seed)
     relevant = np.repeat(np.eye(num_images, dtype=bool), captions, axis=1)

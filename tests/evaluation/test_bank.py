@@ -43,9 +43,7 @@ def bank_of(own: Member) -> QueryBank:
     ids = tuple(f"{number}.jpg" for number in range(images))
     pairs = Relevance(np.arange(texts) // 2, np.arange(texts), images, texts)
     captions = tuple(f"caption {number}" for number in range(texts))
-    return make_bank(
-        "model", own, Corpus("bank", ids, tuple(map(Path, ids)), captions, pairs, ("",) * images)
-    )
+    return make_bank("model", own, Corpus("bank", ids, tuple(map(Path, ids)), captions, pairs, ("",) * images))
 
 
 def slow_penalties(scores: np.ndarray, middle: int, beta: float) -> np.ndarray:
@@ -54,21 +52,14 @@ def slow_penalties(scores: np.ndarray, middle: int, beta: float) -> np.ndarray:
     def soft_mean(row: np.ndarray) -> float:
         return math.log(sum(math.exp(beta * float(each)) for each in row) / len(row)) / beta
 
-    one, two = (
-        np.array([soft_mean(row) for row in part]) for part in (scores[:, :middle], scores[:, middle:])
-    )
+    one, two = (np.array([soft_mean(row) for row in part]) for part in (scores[:, :middle], scores[:, middle:]))
     x, y = one - one.mean(), two - two.mean()
-    c = math.tanh(
-        math.atanh((x * y).sum() / math.sqrt((x**2).sum() * (y**2).sum())) - 1 / math.sqrt(len(x) - 3)
-    )
+    c = math.tanh(math.atanh((x * y).sum() / math.sqrt((x**2).sum() * (y**2).sum())) - 1 / math.sqrt(len(x) - 3))
     return max(0.0, 2 * c / (1 + c)) * np.array([soft_mean(row) for row in scores])
 
 
 def slow_ranks(scores: np.ndarray, relevant: np.ndarray) -> list[int]:
-    return [
-        1 + int(((row >= row[wanted].max()) & ~wanted).sum())
-        for row, wanted in zip(scores, relevant, strict=True)
-    ]
+    return [1 + int(((row >= row[wanted].max()) & ~wanted).sum()) for row, wanted in zip(scores, relevant, strict=True)]
 
 
 def run(own: Member, bank: QueryBank | None, folds: int = 1) -> Report:
@@ -111,9 +102,7 @@ def test_each_fold_is_measured_by_itself() -> None:
         texts = torch.from_numpy(np.flatnonzero(np.isin(RELEVANCE.images, np.arange(IMAGES)[images])))
         part = own.part(images, texts)
         relevance = Relevance(RELEVANCE.images[texts] - start, np.arange(len(texts)), IMAGES // 2, len(texts))
-        halves.append(
-            evaluate_sets(part.images, part.texts, relevance, SetMax(), bank=bank, resamples=0).metrics
-        )
+        halves.append(evaluate_sets(part.images, part.texts, relevance, SetMax(), bank=bank, resamples=0).metrics)
     assert report.metrics["rsum"] == pytest.approx(np.mean([half["rsum"] for half in halves]))
 
 

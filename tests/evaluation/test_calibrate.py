@@ -117,9 +117,7 @@ def test_the_evaluation_shows_every_pair_once() -> None:
     alone, pairs = counted(scores, relevant), relevance_of(relevant)
     items = member(scores)
     seen = ScoreCounts(items, pairs)
-    evaluate_sets(
-        items.images, items.texts, pairs, items.similarity, resamples=0, block_size=16, see=seen.see
-    )
+    evaluate_sets(items.images, items.texts, pairs, items.similarity, resamples=0, block_size=16, see=seen.see)
     assert (seen.relevant == alone.relevant).all() and (seen.irrelevant == alone.irrelevant).all()
 
 
@@ -184,9 +182,7 @@ DATA = CalibrationData("some", 10, 50, 50)
 def test_a_curve_holds_for_queries_whose_scores_lie_anywhere() -> None:
     rng = np.random.default_rng(0)
     relevant = rng.random((200, 400)) < 0.08
-    some = relevant | (
-        rng.random(relevant.shape) < 0.2
-    )  # as images with one of two words, whose scores are higher
+    some = relevant | (rng.random(relevant.shape) < 0.2)  # as images with one of two words, whose scores are higher
     drawn = rng.normal(size=relevant.shape) + relevant + some
     scores = (rng.normal(size=(200, 1)) + np.exp(rng.normal(size=(200, 1))) * drawn).astype(np.float64)
     for among in (np.ones_like(some), some):

@@ -95,17 +95,13 @@ def test_a_model_twice_changes_nothing() -> None:
 
 def test_folds_cut_every_model() -> None:
     first, *others = MIXED
-    report = evaluate_sets(
-        first.images, first.texts, RELEVANCE, first.similarity, others=others, folds=3, resamples=0
-    )
+    report = evaluate_sets(first.images, first.texts, RELEVANCE, first.similarity, others=others, folds=3, resamples=0)
     means = []
     for start in range(0, IMAGES, 4):
         texts = torch.arange(start * CAPTIONS, (start + 4) * CAPTIONS)
         cut, *rest = [one.part(slice(start, start + 4), texts) for one in MIXED]
         own = Relevance(np.arange(12) // CAPTIONS, np.arange(12), 4, 12)
-        means.append(
-            evaluate_sets(cut.images, cut.texts, own, cut.similarity, others=rest, resamples=0).metrics
-        )
+        means.append(evaluate_sets(cut.images, cut.texts, own, cut.similarity, others=rest, resamples=0).metrics)
     for name, value in report.metrics.items():
         assert value == pytest.approx(np.mean([mean[name] for mean in means])), name
 
@@ -118,9 +114,7 @@ def test_no_member_ever_scores_more_than_a_block() -> None:
         return set_max_scores(images, texts)
 
     first, *others = [replace(one, similarity=counting) for one in MIXED]
-    evaluate_sets(
-        first.images, first.texts, RELEVANCE, first.similarity, others=others, block_size=7, resamples=0
-    )
+    evaluate_sets(first.images, first.texts, RELEVANCE, first.similarity, others=others, block_size=7, resamples=0)
     assert max(cells) <= 2 * 7**2 < IMAGES * TEXTS / 4
 
 

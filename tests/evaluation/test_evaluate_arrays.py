@@ -72,9 +72,7 @@ def test_options_reach_the_evaluator() -> None:
     images, texts = vectors(10, 0), vectors(10, 1)
     report = openvse.evaluate(images, texts, folds=2, resamples=0)
     assert (report.protocol.folds, report.intervals) == (2, {})
-    assert (
-        openvse.evaluate(images, texts, similarity=Order()).metrics != openvse.evaluate(images, texts).metrics
-    )
+    assert openvse.evaluate(images, texts, similarity=Order()).metrics != openvse.evaluate(images, texts).metrics
     with pytest.raises(DataError, match="Fused"):
         openvse.evaluate(images, texts, similarity=Fused(embed_dim=8))
 
@@ -148,9 +146,7 @@ def test_sets_of_embeddings_may_be_repeated_too():
 def test_images_that_are_equal_in_no_order_are_told():
     images = np.random.default_rng(0).normal(size=(20, 8))
     counts = np.arange(20) % 3 + 1
-    report = evaluate_arrays(
-        np.repeat(images, counts, axis=0), np.repeat(images, counts, axis=0), resamples=0
-    )
+    report = evaluate_arrays(np.repeat(images, counts, axis=0), np.repeat(images, counts, axis=0), resamples=0)
     assert report.protocol.num_images == counts.sum() == 39
     assert names(report.problems[0], 19, 39)
     collapsed = evaluate_arrays(np.ones((20, 8)), images, resamples=0)

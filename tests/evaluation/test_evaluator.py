@@ -109,10 +109,7 @@ def test_sets_of_embeddings_are_scored_by_their_similarity() -> None:
     views = torch.cat([torch.randn(30, 2, 8, generator=generator), texts], dim=1)
     pairs = np.arange(30)
     relevance = Relevance(pairs, pairs, 30, 30)
-    assert (
-        evaluate_sets(embeddings(views), embeddings(texts), relevance, set_max_scores).metrics["rsum"]
-        == 600.0
-    )
+    assert evaluate_sets(embeddings(views), embeddings(texts), relevance, set_max_scores).metrics["rsum"] == 600.0
 
 
 def test_the_default_block_shrinks_with_the_number_of_embeddings() -> None:
@@ -202,9 +199,7 @@ def test_turns_follow_the_order_of_the_tasks() -> None:
 def test_two_processes_evaluate_as_one(tmp_path: Path) -> None:
     corpus = write_tiny_corpus(tmp_path / "corpus", train=40)
     torch.manual_seed(0)
-    model = build_model(tiny_recipe(corpus), captions=["red dog runs", "green cat sits"]).save(
-        tmp_path / "model"
-    )
+    model = build_model(tiny_recipe(corpus), captions=["red dog runs", "green cat sits"]).save(tmp_path / "model")
     options = ["--on", corpus / "tiny.csv", "--split", "train", "--features", corpus / "features"]
     evaluate = [*map(str, ("evaluate", model, *options)), "--batch-size", "3", "--every", "--json"]
     alone = CliRunner().invoke(app, evaluate)

@@ -24,9 +24,7 @@ CAPTIONS = Relevance(np.arange(60) // 3, np.arange(60), 20, 60)
 
 def ranked(relevance: Relevance, seed: int = 0, signal: float = 2.0) -> Ranks:
     """Return ranks of random scores in which relevant pairs stand out."""
-    scores = torch.randn(
-        relevance.num_images, relevance.num_texts, generator=torch.Generator().manual_seed(seed)
-    )
+    scores = torch.randn(relevance.num_images, relevance.num_texts, generator=torch.Generator().manual_seed(seed))
     scores[relevance.images, relevance.texts] += signal
     return rank_by_counting(lambda rows, columns: scores[rows, columns], relevance)
 
@@ -102,9 +100,7 @@ def test_bootstrap_shares_a_text_among_its_images() -> None:
         # Text 2 has no image and is not asked; text 0 goes half with image 0 and half with image 1.
         weights = np.array([(zero + one) / 2, one, three])
         assert found["t2i_meanr"][resample] == pytest.approx(np.average(ranks.t2i.ranks, weights=weights))
-        assert found["i2t_meanr"][resample] == pytest.approx(
-            np.average(ranks.i2t.ranks, weights=[zero, one, three])
-        )
+        assert found["i2t_meanr"][resample] == pytest.approx(np.average(ranks.i2t.ranks, weights=[zero, one, three]))
 
 
 def test_bootstrap_is_repeatable_and_independent_of_its_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,9 +127,7 @@ def test_intervals_hold_the_estimate_and_narrow_with_data() -> None:
 
 
 def test_intervals_of_folds_are_those_of_their_mean() -> None:
-    low, high = percentile_intervals(
-        [{"rsum": np.linspace(0, 100, 101)}, {"rsum": np.linspace(100, 200, 101)}]
-    )["rsum"]
+    low, high = percentile_intervals([{"rsum": np.linspace(0, 100, 101)}, {"rsum": np.linspace(100, 200, 101)}])["rsum"]
     assert (low, high) == (pytest.approx(52.5), pytest.approx(147.5))
 
 

@@ -84,9 +84,7 @@ def run(value: float, seed: int, *, num_queries: int = 50) -> MeasuredRun:
 
 
 def test_seeds_make_one_row_and_widen_the_interval() -> None:
-    alone = contrast_rows(
-        Comparison("toy", {}, 0, 500, (Row("a", (run(10.0, 0),)), Row("b", (run(12.0, 1),))))
-    )
+    alone = contrast_rows(Comparison("toy", {}, 0, 500, (Row("a", (run(10.0, 0),)), Row("b", (run(12.0, 1),)))))
     seeds = Row("b", (run(11.0, 1), run(13.0, 2)))
     several = contrast_rows(Comparison("toy", {}, 0, 500, (Row("a", (run(10.0, 0),)), seeds)))
     assert (seeds.mean, seeds.spread) == ({"rsum": 12.0}, {"rsum": pytest.approx(math.sqrt(2))})
@@ -101,10 +99,7 @@ def test_skewed_ranks_do_not_favour_a_row_of_one_run() -> None:
     """Three runs that are equally good: a single one is best as often as it is worst."""
     generator = np.random.default_rng(0)
     ranks = [-np.exp(generator.normal(0, 2, 3000)) for _ in range(3)]
-    runs = [
-        MeasuredRun(str(n), "", {"rsum": 1.0}, {"rsum": np.ones(3)}, {"i2t": each})
-        for n, each in enumerate(ranks)
-    ]
+    runs = [MeasuredRun(str(n), "", {"rsum": 1.0}, {"rsum": np.ones(3)}, {"i2t": each}) for n, each in enumerate(ranks)]
     rows = Row("a", tuple(runs[:2])), Row("b", (runs[2],))
     signs = contrast_rows(Comparison("toy", {}, 0, 3, rows)).contrasts[0].signs["i2t"]
     assert signs.p > 0.05

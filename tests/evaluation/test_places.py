@@ -22,9 +22,7 @@ def rank_all(scores: np.ndarray, gains: np.ndarray, *, block_size: int = 512) ->
     images, texts = np.nonzero(gains)
     relevance = Relevance(images, texts, *gains.shape)
     table = torch.from_numpy(scores)
-    ranks = rank_by_counting(
-        lambda rows, columns: table[rows, columns], relevance, block_size=block_size, every=True
-    )
+    ranks = rank_by_counting(lambda rows, columns: table[rows, columns], relevance, block_size=block_size, every=True)
     return ranks, relevance
 
 
@@ -48,9 +46,7 @@ def slow_columns(scores: np.ndarray, gains: np.ndarray) -> np.ndarray:
         hits = [sum(gain > 0 for gain in found[: k + 1]) for k in range(len(found))]
         precision = [hits[k] / (k + 1) if found[k] > 0 else 0.0 for k in range(count)]
         best = sorted(found, reverse=True)
-        dcg, ideal = (
-            sum(gain / math.log2(k + 2) for k, gain in enumerate(each[:10])) for each in (found, best)
-        )
+        dcg, ideal = (sum(gain / math.log2(k + 2) for k, gain in enumerate(each[:10])) for each in (found, best))
         first = next(k for k, gain in enumerate(found, 1) if gain > 0)
         rows.append([sum(precision) / count, hits[count - 1] / count, dcg / ideal, 1 / first])
     return np.array(rows)
@@ -99,9 +95,7 @@ def test_metrics_equal_trec_eval() -> None:
             str(query): {name: int(gain) for name, gain in zip(names[query], worth[query], strict=True)}
             for query in found.queries
         }
-        run = {
-            query: dict(zip(names[int(query)], score[int(query)].tolist(), strict=True)) for query in relevant
-        }
+        run = {query: dict(zip(names[int(query)], score[int(query)].tolist(), strict=True)) for query in relevant}
         cuts = {f"map_cut_{(row > 0).sum()}" for row in worth if row.any()}
         judged = trec.RelevanceEvaluator(relevant, {"Rprec", "ndcg_cut_10", "recip_rank", *cuts})
         told = judged.evaluate(run)

@@ -52,9 +52,7 @@ def tables(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 @given(table=tables(), block_size=st.integers(1, 20))
 def test_ranks_equal_the_definition(table: tuple[np.ndarray, np.ndarray], block_size: int) -> None:
     scores, relevant = table
-    ranks = rank_by_counting(
-        blocks_of(torch.from_numpy(scores)), relevance_of(relevant), block_size=block_size
-    )
+    ranks = rank_by_counting(blocks_of(torch.from_numpy(scores)), relevance_of(relevant), block_size=block_size)
     for found, side in ((ranks.i2t, (scores, relevant)), (ranks.t2i, (scores.T, relevant.T))):
         queries, expected, tied = slow_ranks(*side)
         assert found.queries.tolist() == queries
@@ -93,9 +91,7 @@ def test_equal_embeddings_rank_last(num_images: int, num_texts: int) -> None:
 
 def test_a_matrix_product_keeps_equal_embeddings_equal() -> None:
     """No block is a single row, which other kernels would score with other rounding."""
-    vector = torch.nn.functional.normalize(
-        torch.randn(1000, generator=torch.Generator().manual_seed(0)), dim=0
-    )
+    vector = torch.nn.functional.normalize(torch.randn(1000, generator=torch.Generator().manual_seed(0)), dim=0)
     images = vector.expand(65, -1).contiguous()
     relevance = Relevance(np.arange(65), np.arange(65), 65, 65)
     ranks = rank_by_counting(lambda r, c: images[r] @ images[c].T, relevance, block_size=64)

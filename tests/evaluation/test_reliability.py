@@ -79,8 +79,7 @@ def test_a_precision_out_of_reach_is_said_to_be() -> None:
     assert "| 0.5 | " in found.to_markdown()
     weak = Calibration("m", LINE.data, scores=(0.0,), log_ratios=(0.0,), relevant_above=(1.0,))
     assert (
-        "| 0.95 | out of reach | 0 |  |  |"
-        in reliability(weak, np.zeros((4, 4)), np.eye(4, dtype=bool)).to_markdown()
+        "| 0.95 | out of reach | 0 |  |  |" in reliability(weak, np.zeros((4, 4)), np.eye(4, dtype=bool)).to_markdown()
     )
 
 

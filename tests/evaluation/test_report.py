@@ -77,9 +77,7 @@ def test_what_went_wrong_is_told(report: Report) -> None:
         problems=("a.jpg: the file is empty",),
     )
     page = report.to_markdown()
-    assert (
-        names(page, "1,000 images", "5,000 texts", "5 folds", "200 images") and "Of 1,000 images" not in page
-    )
+    assert names(page, "1,000 images", "5,000 texts", "5 folds", "200 images") and "Of 1,000 images" not in page
     uneven = Comparison("toy", {"images": 60, "texts": 300}, 0, 0, folds=7)
     assert names(uneven.about(), "60 images", "300 texts", "7 folds", 8, "9 images")
     assert "fold" not in replace(uneven, folds=1).about()
@@ -91,9 +89,7 @@ def test_a_bare_report_has_a_page_too(report: Report) -> None:
     bare = Report(METRICS, Protocol("", 2, 2, 1, 16, 0, 0), Remarks(0, 0, 0, 0))
     page = bare.to_markdown()
     assert page.startswith("# Retrieval\n")
-    assert (
-        "interval" not in page and "| chance |" not in page and "model " not in page.replace("this model", "")
-    )
+    assert "interval" not in page and "| chance |" not in page and "model " not in page.replace("this model", "")
 
 
 def test_json_holds_everything(report: Report) -> None:

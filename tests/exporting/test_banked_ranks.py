@@ -65,9 +65,7 @@ def models(root: Path) -> Iterator[tuple[str, Path, Path]]:
     torch.manual_seed(0)
     transformers.AutoModel.from_config(transformers.ViTConfig(**VISION)).save_pretrained(root / "vit")
     shown = {"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}}
-    (root / "vit" / "preprocessor_config.json").write_text(
-        json.dumps(shown | NORMALISATION | {"resample": 3})
-    )
+    (root / "vit" / "preprocessor_config.json").write_text(json.dumps(shown | NORMALISATION | {"resample": 3}))
     clip: Any = convert(str(save_dual("clip", root / "checkpoint")), root / "converted").model
     kinds: dict[str, TwoTower] = {
         "pooled": made(root, "gpo"),
@@ -89,9 +87,7 @@ def ranks(index: Path, queries: Sequence[Any], relevant: Sequence[set[str]]) -> 
     with openvse.open(index) as engine:
         answers = engine.answer(queries, Page(10 * PHOTOS, only="similarity"))
         names = [[hit.id for hit in each.hits] for each in answers]
-    return [
-        1 + min(map(order.index, wanted & {*order})) for order, wanted in zip(names, relevant, strict=True)
-    ]
+    return [1 + min(map(order.index, wanted & {*order})) for order, wanted in zip(names, relevant, strict=True)]
 
 
 def figures(images: list[int], texts: list[int]) -> dict[str, float]:
@@ -115,9 +111,7 @@ def expect_ranks(name: str, evaluated: Path, embedder: Path, corpus: Corpus, wor
             for photo in photos[: PHOTOS // share]:
                 shutil.copy2(photo, work / "part")
             (work / "sentences.txt").write_text("\n".join(texts[: len(texts) // share]))
-            bank = openvse.index(
-                model, source, work / "index" / source.stem, IndexSettings(towers="none")
-            ).bank
+            bank = openvse.index(model, source, work / "index" / source.stem, IndexSettings(towers="none")).bank
         assert bank is not None and bank["reliability"] > 0, (name, source.name, bank)
         out = work / "index" / source.stem
         found[source.name] = ranks(out, asked, relevant)

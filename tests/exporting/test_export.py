@@ -130,9 +130,7 @@ def test_images_and_sentences_of_a_clip(clip: tuple[TwoTower, Path], tmp_path: P
     ours = model.encode_image(images).vectors.numpy()
     assert np.allclose(ours, runtime.encode_image(images, batch_size=2).vectors, atol=1e-5)
     sentences = ["a dog", "two cat sits on the red mat", "a zebra runs " * 30]
-    assert np.allclose(
-        model.encode_text(sentences).vectors.numpy(), runtime.encode_text(sentences).vectors, atol=1e-5
-    )
+    assert np.allclose(model.encode_text(sentences).vectors.numpy(), runtime.encode_text(sentences).vectors, atol=1e-5)
     follow_the_readme(folder, write_album(tmp_path / "photos", 3))
 
 
@@ -179,9 +177,7 @@ def test_int8_is_near_and_smaller(clip: tuple[TwoTower, Path], tmp_path: Path) -
     shutil.copytree(clip[1], folder)
     quantize(folder / "text.onnx")
     assert (folder / "text.onnx").stat().st_size < (clip[1] / "text.onnx").stat().st_size
-    exact, rounded = (
-        OnnxModel(each).encode_text(["a dog runs", "two cat"]).vectors for each in (clip[1], folder)
-    )
+    exact, rounded = (OnnxModel(each).encode_text(["a dog runs", "two cat"]).vectors for each in (clip[1], folder))
     cosines = (exact * rounded).sum(axis=-1)
     assert cosines.min() > 0.97 and not np.array_equal(exact, rounded)
 

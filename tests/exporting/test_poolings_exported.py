@@ -127,8 +127,6 @@ def test_signed_weights_of_earlier_exports_do_not_overflow(poolings: Poolings) -
     """Where a processor has no VNNI, products with them overflow unless ONNX Runtime is told to avoid it."""
     plain, path, exact, _ = poolings
     signed = path.with_stem("signed")
-    quantize_dynamic(
-        path, signed, ["MatMul", "Gemm", "Gather"], per_channel=True, weight_type=QuantType.QInt8
-    )
+    quantize_dynamic(path, signed, ["MatMul", "Gemm", "Gather"], per_channel=True, weight_type=QuantType.QInt8)
     _, cosines = compared(plain, exact, open_program(signed), [[1], [2], [3], [20]])
     assert min(cosines["map_head"], cosines["lip"]) >= 0.97

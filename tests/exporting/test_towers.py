@@ -91,15 +91,11 @@ def not_needed() -> Any:
 
 def check_answers(model: TwoTower, towers: IndexTowers, index: Path, queries: Sequence[str | Query]) -> None:
     """Scores are equal to 1e-5, and so is the order, ties aside."""
-    ours, theirs = (
-        SearchEngine(each, Index.open(index)).search(queries, top_k=20) for each in (model, towers)
-    )
+    ours, theirs = (SearchEngine(each, Index.open(index)).search(queries, top_k=20) for each in (model, towers))
     for one, other in zip(ours, theirs, strict=True):
         scores = {hit.id: hit.score for hit in one}
         assert [hit.score for hit in other] == pytest.approx([scores[hit.id] for hit in other], abs=1e-5)
-        assert [scores[hit.id] for hit in other] == pytest.approx(
-            sorted(scores.values(), reverse=True), abs=1e-5
-        )
+        assert [scores[hit.id] for hit in other] == pytest.approx(sorted(scores.values(), reverse=True), abs=1e-5)
 
 
 @pytest.mark.usefixtures("exports")
@@ -176,9 +172,7 @@ def test_what_cannot_be_exported_is_said_once(index: Path, exports: list[bool]) 
     assert towers is None and reason == first.left_out["text"] == second.left_out["text"]
 
 
-def test_a_tower_of_images_that_cannot_be_exported_leaves_that_of_texts(
-    index: Path, exports: list[bool]
-) -> None:
+def test_a_tower_of_images_that_cannot_be_exported_leaves_that_of_texts(index: Path, exports: list[bool]) -> None:
     padded = make({"encoder": PIXELS, "aggregator": PADDED}, {"encoder": WORDS, "aggregator": "mean"})
     found = [write_towers(padded, index, wanted) for wanted in ("both", None, "both")]
     assert [(each.sides, [*each.left_out], each.is_new) for each in found] == [

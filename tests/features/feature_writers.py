@@ -30,9 +30,7 @@ REGIONS = {"391895": make_regions(2, 0), "42": make_regions(1, 1), "7": make_reg
 
 def tsv_line(item: str, regions: Regions) -> bytes:
     """Write a line as bottom-up attention does."""
-    encoded = [
-        base64.b64encode(np.ascontiguousarray(a, "<f4").tobytes()) for a in (regions.boxes, regions.features)
-    ]
+    encoded = [base64.b64encode(np.ascontiguousarray(a, "<f4").tobytes()) for a in (regions.boxes, regions.features)]
     cells = [item.encode(), *(str(n).encode() for n in (*SIZE, len(regions.features))), *encoded]
     return b"\t".join(cells) + b"\n"
 
@@ -113,9 +111,7 @@ def write_hdf5_array(folder: Path, regions: Mapping[str, Regions] = REGIONS) -> 
     import h5py
 
     with h5py.File(folder / "array.h5", "w") as file:
-        file.create_dataset(
-            "features", data=padded([each.features for each in regions.values()]), chunks=(1, 4, DIM)
-        )
+        file.create_dataset("features", data=padded([each.features for each in regions.values()]), chunks=(1, 4, DIM))
         file["boxes"] = padded([each.boxes for each in regions.values()])
         file["ids"] = list(regions)
         file["image_w"], file["image_h"] = np.full((2, len(regions)), [[SIZE[0]], [SIZE[1]]])

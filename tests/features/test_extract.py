@@ -36,9 +36,7 @@ SIDE = 4
 class TinyBackbone(Backbone):
     """Its local features are the pixels of a 4 x 4 thumbnail; it remembers what it was asked."""
 
-    def __init__(
-        self, fingerprint: str | None = "tiny", pause_s: float = 0.0, *, trains: bool = False
-    ) -> None:
+    def __init__(self, fingerprint: str | None = "tiny", pause_s: float = 0.0, *, trains: bool = False) -> None:
         super().__init__(nn.Identity(), feature_dim=3, fingerprint=fingerprint)
         self.fine_tune = trains
         self.pause_s = pause_s

@@ -26,9 +26,7 @@ from openvse.features.store import (
 from tests.naming import names
 
 SUMS = {FEATURES: 0, LENGTHS: 1, IDS: 2}
-MADE = StoreManifest(
-    "vit:224", dim=4, dtype="float16", created_by="0.1.0", items=2, rows=3, id_bytes=4, sums=SUMS
-)
+MADE = StoreManifest("vit:224", dim=4, dtype="float16", created_by="0.1.0", items=2, rows=3, id_bytes=4, sums=SUMS)
 
 
 def write_store(folder: Path) -> Path:

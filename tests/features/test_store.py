@@ -256,9 +256,7 @@ def read_under_a_limit(path: Path, sender: Connection) -> None:
     status = Path("/proc/self/status")
 
     def kilobytes(field: str) -> int:
-        return int(
-            next(line for line in status.read_text().splitlines() if line.startswith(field)).split()[1]
-        )
+        return int(next(line for line in status.read_text().splitlines() if line.startswith(field)).split()[1])
 
     store = FeatureStore(path)
     gc.collect()  # the garbage of earlier tests would make room below the limit
@@ -383,9 +381,7 @@ def add(path: Path, *numbers: int) -> None:
     """Add items of two features each, every one with a commit of its own."""
     with FeatureStoreWriter(path, fingerprint="vit", dim=4, dtype="float32", boxes=True) as writer:
         for number in numbers:
-            writer.add(
-                f"item {number}", torch.full((2, 4), float(number)), torch.tensor([[0.0, 0.0, 1.0, 1.0]] * 2)
-            )
+            writer.add(f"item {number}", torch.full((2, 4), float(number)), torch.tensor([[0.0, 0.0, 1.0, 1.0]] * 2))
             writer.commit()
 
 
@@ -413,9 +409,7 @@ def test_a_flipped_bit_in_a_small_file_is_noticed(store: Path, name: str, place:
 
 
 def test_a_large_file_is_compared_on_request(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "openvse.features.store.SMALL_BYTES", HEADER_BYTES + 50
-    )  # all but the features and boxes
+    monkeypatch.setattr("openvse.features.store.SMALL_BYTES", HEADER_BYTES + 50)  # all but the features and boxes
     flip(store / FEATURES, -1)
     FeatureStore(store)
     with pytest.raises(StoreError, match="features.npy"):
@@ -423,13 +417,9 @@ def test_a_large_file_is_compared_on_request(store: Path, monkeypatch: pytest.Mo
 
 
 def test_a_store_that_grew_equals_one_written_at_once(store: Path, tmp_path: Path) -> None:
-    with FeatureStoreWriter(
-        tmp_path / "once", fingerprint="vit", dim=4, dtype="float32", boxes=True
-    ) as writer:
+    with FeatureStoreWriter(tmp_path / "once", fingerprint="vit", dim=4, dtype="float32", boxes=True) as writer:
         for number in (1, 2, 3):
-            writer.add(
-                f"item {number}", torch.full((2, 4), float(number)), torch.tensor([[0.0, 0.0, 1.0, 1.0]] * 2)
-            )
+            writer.add(f"item {number}", torch.full((2, 4), float(number)), torch.tensor([[0.0, 0.0, 1.0, 1.0]] * 2))
     assert (store / MANIFEST).read_bytes() == (tmp_path / "once" / MANIFEST).read_bytes()
 
 

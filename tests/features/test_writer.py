@@ -203,9 +203,7 @@ def test_a_commit_stopped_anywhere(
     assert content(stopped) == content(tmp_path / "once")
 
 
-def test_an_interrupt_after_the_rename_repeats_the_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_after_the_rename_repeats_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     items = make_items(6)
     write(tmp_path / "once", items)
     manifest_write = StoreManifest.write

@@ -42,8 +42,7 @@ def scores_one(operator: AttentionScores, x: Tensor, z: Tensor) -> Tensor:
                 total = sum(exponents)
                 heads.append(
                     sum(
-                        e / total * (operator.value.weight[part] @ other)
-                        for e, other in zip(exponents, z, strict=True)
+                        e / total * (operator.value.weight[part] @ other) for e, other in zip(exponents, z, strict=True)
                     )
                 )
             scores.append((operator.fc[k] @ torch.cat(heads)).exp())

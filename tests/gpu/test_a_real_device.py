@@ -106,9 +106,7 @@ def test_a_run_resumes_to_the_same_numbers(corpus: Path, tmp_path: Path) -> None
     run_recipe(tiny_recipe(corpus, device="cuda", batch_size=4, phases=both), tmp_path / "whole")
     run_recipe(tiny_recipe(corpus, device="cuda", batch_size=4, phases=first), tmp_path / "cut")
     run_recipe(tiny_recipe(corpus, device="cuda", batch_size=4, phases=both), tmp_path / "cut", resume=True)
-    whole, cut = (
-        [r for r in read_metrics(tmp_path / run) if r["kind"] == "train"] for run in ("whole", "cut")
-    )
+    whole, cut = ([r for r in read_metrics(tmp_path / run) if r["kind"] == "train"] for run in ("whole", "cut"))
     assert [record["loss"] for record in cut] == pytest.approx([r["loss"] for r in whole], rel=1e-3)
 
 

@@ -173,9 +173,7 @@ def test_a_stop_leaves_clips_whole(
 
     monkeypatch.setattr(ClipColours, "read_image", stopped)
     with pytest.raises(KeyboardInterrupt):
-        build_index(
-            model, clips, tmp_path / "index", settings=IndexSettings(segment_seconds=1.0), batch_size=1
-        )
+        build_index(model, clips, tmp_path / "index", settings=IndexSettings(segment_seconds=1.0), batch_size=1)
     assert ids(tmp_path / "index") == CUT[:3]
     monkeypatch.setattr(ClipColours, "read_image", plain)
     assert build_index(model, clips, tmp_path / "index").resumed == 3
@@ -197,9 +195,7 @@ def test_segments_are_no_duplicates_and_have_the_metadata_of_their_file(
         engine.search(Query(like="deeper/b.mp4"))
 
 
-def test_an_image_model_without_segments_leaves_clips_out(
-    model: ClipColours, clips: Path, tmp_path: Path
-) -> None:
+def test_an_image_model_without_segments_leaves_clips_out(model: ClipColours, clips: Path, tmp_path: Path) -> None:
     report = build_index(model, clips, tmp_path / "index")
     assert (report.count, report.left_out.counts()) == (1, "2 videos")
     with pytest.raises(IndexFormatError):

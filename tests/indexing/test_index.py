@@ -28,9 +28,7 @@ def entries(items: list[Item]) -> list[Entry]:
     return [Entry(item) for item in items]
 
 
-def write(
-    folder: Path, *, count: int = 6, dtype: str = "float32", model: str = "m1", replace: bool = False
-) -> Path:
+def write(folder: Path, *, count: int = 6, dtype: str = "float32", model: str = "m1", replace: bool = False) -> Path:
     """Write an index in two parts."""
     with IndexWriter(folder, model=model, roots=ROOTS, dtype=dtype, replace=replace) as writer:
         writer.append(entries(ITEMS[:2]), vectors(count)[:2])
@@ -197,9 +195,7 @@ def truncate(pattern: str, bytes_: int) -> Callable[[Path], None]:
         (lambda folder: next(folder.glob("items-*.sqlite")).write_text("no database"), "'openvse index'"),
     ],
 )
-def test_a_damaged_index_is_refused_in_one_line(
-    tmp_path: Path, harm: Callable[[Path], None], message: str
-) -> None:
+def test_a_damaged_index_is_refused_in_one_line(tmp_path: Path, harm: Callable[[Path], None], message: str) -> None:
     harm(write(tmp_path))
     with pytest.raises(IndexFormatError, match=message or None) as error:
         Index.open(tmp_path)

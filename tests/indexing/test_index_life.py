@@ -56,9 +56,7 @@ def test_moved_copied_and_touched_files_are_recognised(model: ColourModel, photo
     assert build_index(model, photos, out).reused == 5
 
 
-def test_several_folders_and_what_they_are_called(
-    model: ColourModel, photos: Path, usb: Path, tmp_path: Path
-) -> None:
+def test_several_folders_and_what_they_are_called(model: ColourModel, photos: Path, usb: Path, tmp_path: Path) -> None:
     out = tmp_path / "index"
     assert build_index(model, [photos, usb], out).count == 6
     index = Index.open(out)
@@ -167,9 +165,7 @@ def test_an_index_that_is_replaced_keeps_the_settings(
         assert ids(out) == before == ["blue.png", "green.png", "red.png", "usb/u_red.png", "usb/u_white.png"]
 
 
-def test_followed_links_are_remembered_and_kept(
-    model: ColourModel, photos: Path, out: Path, usb: Path
-) -> None:
+def test_followed_links_are_remembered_and_kept(model: ColourModel, photos: Path, out: Path, usb: Path) -> None:
     (photos / "2023").symlink_to(usb)
     before = ids(out)
     assert build_index(model, photos, out).count == 4
@@ -193,9 +189,7 @@ def test_followed_links_are_remembered_and_kept(
     assert build_index(model, photos, out).count == 4 and ids(out) == before
 
 
-def test_a_link_into_another_root_adds_nothing(
-    model: ColourModel, photos: Path, out: Path, usb: Path
-) -> None:
+def test_a_link_into_another_root_adds_nothing(model: ColourModel, photos: Path, out: Path, usb: Path) -> None:
     (photos / "usb").symlink_to(usb)
     build_index(model, usb, out, settings=IndexSettings(follow_links=True), add=True)
     report = build_index(model, photos, out)
@@ -252,9 +246,7 @@ def test_a_line_means_the_same_file_for_an_index_and_for_training(
 
 def test_lines_about_files_that_are_away_are_kept(model: ColourModel, photos: Path, out: Path) -> None:
     lines = [{"file_name": name, "caption": name} for name in (str(photos / "deeper/white.png"), "green.png")]
-    (photos / "metadata.jsonl").write_text(
-        "\n".join(map(json.dumps, [*lines, {"file_name": "DEEPER/WHITE.PNG"}]))
-    )
+    (photos / "metadata.jsonl").write_text("\n".join(map(json.dumps, [*lines, {"file_name": "DEEPER/WHITE.PNG"}])))
     build_index(model, photos, out)
     before = said(out)
     (photos / "deeper").rename(photos / ".away")
@@ -347,10 +339,7 @@ def test_a_file_that_changes_while_it_is_read_is_embedded_again(photos: Path, tm
     report = build_index(ColourModel(), photos, tmp_path / "index")
     assert (report.reused, report.recognised) == (3, 0)
     index = Index.open(tmp_path / "index")
-    assert (
-        index.vectors[index.position("red.png")].tolist()
-        == index.vectors[index.position("blue.png")].tolist()
-    )
+    assert index.vectors[index.position("red.png")].tolist() == index.vectors[index.position("blue.png")].tolist()
 
 
 def test_a_table_is_no_file_of_sentences(model: ColourModel, tmp_path: Path) -> None:

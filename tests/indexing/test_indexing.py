@@ -75,10 +75,7 @@ def test_another_model_or_number_format_starts_anew(
     other = ColourModel("colours-2") if change == "model" else ColourModel()
     dtype = "float16" if change == "dtype" else "float32"
     assert (
-        build_index(
-            other, photos, tmp_path / "index", settings=IndexSettings(dtype=dtype), overwrite=True
-        ).reused
-        == 0
+        build_index(other, photos, tmp_path / "index", settings=IndexSettings(dtype=dtype), overwrite=True).reused == 0
     )
     assert len(other.encoded) == 4
     assert len(Index.open(tmp_path / "index", other.fingerprint)) == 4
@@ -155,9 +152,7 @@ class GrowingModel(ColourModel):
 
 
 @pytest.mark.parametrize("kind", [RaggedModel, GrowingModel])
-def test_a_varying_number_of_embeddings_is_refused(
-    kind: type[ColourModel], photos: Path, tmp_path: Path
-) -> None:
+def test_a_varying_number_of_embeddings_is_refused(kind: type[ColourModel], photos: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError):
         build_index(kind(), photos, tmp_path / "index", batch_size=1)
     assert not (tmp_path / "index").exists()

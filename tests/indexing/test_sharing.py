@@ -29,9 +29,7 @@ def sharing(load: Callable[[], ColourModel] = ColourModel) -> Sharing:
 
 def content(folder: Path) -> list[tuple[object, list[float]]]:
     index = Index.open(folder)
-    return [
-        (item, row.ravel().tolist()) for item, row in zip(index.items, np.asarray(index.vectors), strict=True)
-    ]
+    return [(item, row.ravel().tolist()) for item, row in zip(index.items, np.asarray(index.vectors), strict=True)]
 
 
 @pytest.mark.medium
@@ -55,9 +53,7 @@ def test_the_index_is_that_of_one_process(model: ColourModel, workers: PickledWo
     assert (seen[-1].done, seen[-1].total) == (24, 24)
 
 
-def test_only_what_is_new_is_shared(
-    model: ColourModel, workers: PickledWork, photos: Path, tmp_path: Path
-) -> None:
+def test_only_what_is_new_is_shared(model: ColourModel, workers: PickledWork, photos: Path, tmp_path: Path) -> None:
     build_index(model, photos, tmp_path / "index")
     paint(photos / "a.png", "white")
     (photos / "b.png").write_bytes((photos / "a.png").read_bytes())

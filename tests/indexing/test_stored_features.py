@@ -49,9 +49,7 @@ def store(model: TwoTower, photos: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.medium
-def test_stored_features_give_the_same_index(
-    model: TwoTower, photos: Path, store: Path, tmp_path: Path
-) -> None:
+def test_stored_features_give_the_same_index(model: TwoTower, photos: Path, store: Path, tmp_path: Path) -> None:
     stored = find_stored_features(model, tmp_path / "run" / "best")
     report = build_index(model, photos, tmp_path / "index", stored=stored)
     assert (report.count, report.stored, report.reused) == (5, 4, 0)
@@ -73,9 +71,7 @@ def test_an_image_that_changed_is_read(model: TwoTower, photos: Path, store: Pat
 
 
 @pytest.mark.medium
-def test_images_and_store_may_move_together(
-    model: TwoTower, photos: Path, store: Path, tmp_path: Path
-) -> None:
+def test_images_and_store_may_move_together(model: TwoTower, photos: Path, store: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     for name in ("photos", "run"):
         (tmp_path / name).rename(tmp_path / "elsewhere" / name)

@@ -41,9 +41,7 @@ def album(tmp_path: Path) -> Path:
             xmp_of("Oma", "snow"),
         )
     )
-    (folder / "tokyo.jpg").write_bytes(
-        jpeg("blue", exif_of("2023:12:31 23:59:59", "+09:00", "SONY", "A7", TOKYO))
-    )
+    (folder / "tokyo.jpg").write_bytes(jpeg("blue", exif_of("2023:12:31 23:59:59", "+09:00", "SONY", "A7", TOKYO)))
     paint(folder / "drawn.png", "white")
     for path in folder.iterdir():
         os.utime(path, (FILE_DATE.timestamp(),) * 2)
@@ -131,9 +129,7 @@ def test_what_the_user_says_comes_first(model: ColourModel, album: Path, tmp_pat
     assert set(said(out)) == {"berlin.jpg", "tokyo.jpg"}
 
 
-def test_metadata_are_read_for_items_of_a_run_that_was_stopped(
-    model: ColourModel, album: Path, tmp_path: Path
-):
+def test_metadata_are_read_for_items_of_a_run_that_was_stopped(model: ColourModel, album: Path, tmp_path: Path):
     out, (_, *rest) = tmp_path / "index", sorted(album.glob("*.*"))
     (album / "metadata.jsonl").write_text(json.dumps({"file_name": rest[0].name, "mark": 1}))
     aside = [path.rename(tmp_path / path.name) for path in rest]
@@ -160,12 +156,8 @@ def test_metadata_are_read_for_items_of_a_run_that_was_stopped(
 def test_videos_and_their_segments(tmp_path: Path):
     pytest.importorskip("av")
     (tmp_path / "clips").mkdir()
-    write_video(
-        tmp_path / "clips" / "a.mp4", {"com.apple.quicktime.creationdate": "2024-06-01T19:30:00+0900"}
-    )
-    build_index(
-        Posters(), tmp_path / "clips", tmp_path / "index", settings=IndexSettings(segment_seconds=0.2)
-    )
+    write_video(tmp_path / "clips" / "a.mp4", {"com.apple.quicktime.creationdate": "2024-06-01T19:30:00+0900"})
+    build_index(Posters(), tmp_path / "clips", tmp_path / "index", settings=IndexSettings(segment_seconds=0.2))
     assert len(found(tmp_path / "index", "taken = 2024-06-01T19:30")) >= 2
 
 
@@ -197,18 +189,14 @@ def test_conditions_are_those_of_a_slow_loop(tmp_path: Path):
             date = datetime(2024, 1, 1) + timedelta(minutes=draw.randrange(-60, 60 * 24 * 70))
             there["taken"] = date.isoformat() + draw.choice(["", "+02:00", ".50", "Z"])
             if draw.random() < 0.2:
-                there["taken"] = draw.choice(
-                    ["2024", "2024-02", "2024-02-01", "2024-02-01 10:00", "soon", 2024]
-                )
+                there["taken"] = draw.choice(["2024", "2024-02", "2024-02-01", "2024-02-01 10:00", "soon", 2024])
         if draw.random() < 0.7:
             there |= {"latitude": draw.uniform(-90, 90), "longitude": draw.uniform(-180, 180)}
         items[f"{number:03}.jpg"] = there
     changed = datetime(2024, 2, 1, 10)
     with IndexWriter(tmp_path, model="m", roots=[Root(0, "/nowhere", "")]) as writer:
         entries = [
-            Entry(
-                Item(name, int(changed.timestamp()) * 10**9, 1), header=json.dumps(there) if there else None
-            )
+            Entry(Item(name, int(changed.timestamp()) * 10**9, 1), header=json.dumps(there) if there else None)
             for name, there in items.items()
         ]
         writer.append(entries, np.ones((200, 1, 2), np.float32))
@@ -234,9 +222,7 @@ def test_conditions_are_those_of_a_slow_loop(tmp_path: Path):
         ("2024-02-01T10:00", datetime(2024, 2, 1, 10), datetime(2024, 2, 1, 10, 1)),
     ):
         for field in ("taken", "date"):
-            dates = {
-                name: taken(there) or (changed if field == "date" else None) for name, there in items.items()
-            }
+            dates = {name: taken(there) or (changed if field == "date" else None) for name, there in items.items()}
             within = {name for name, date in dates.items() if date and start <= date < end}
             assert found(tmp_path, f"{field} = {value}") == within
             assert found(tmp_path, f"{field} != {value}") == set(items) - within
@@ -287,9 +273,7 @@ def test_numbers_held_as_texts_quotes_and_two_signs(model: ColourModel, album: P
         "drawn.png",
     }
     assert found(out, "rating < 3") == {"drawn.png"}
-    assert found(out, 'camera = "Canon EOS 5D"') == {"berlin.jpg"} and found(out, "camera = 'X100'") == {
-        "tokyo.jpg"
-    }
+    assert found(out, 'camera = "Canon EOS 5D"') == {"berlin.jpg"} and found(out, "camera = 'X100'") == {"tokyo.jpg"}
     assert found(out, "title = 'Rock AND Roll'") == {"drawn.png"}
     assert found(out, "near = 35.7,139.7,1km") == {"tokyo.jpg"}  # a place held as text is one, too
 
@@ -378,9 +362,7 @@ def test_a_time_means_the_same_with_and_without_an_offset():
             for offset in OFFSETS:
                 date = f"2024-05-01{mark}{clock}{offset}"
                 assert parse_condition(f"date = {date}").span() == expected, date
-                assert taken_at(date) == expected[0].isoformat() and taken_at(iso_date(date)) == taken_at(
-                    date
-                ), date
+                assert taken_at(date) == expected[0].isoformat() and taken_at(iso_date(date)) == taken_at(date), date
     for bad in (
         "2024-05T10",
         "2024-02-31",
@@ -417,9 +399,7 @@ def test_dates_of_users_are_read_or_named(model: ColourModel, album: Path, tmp_p
     assert "'taken'" in problem and "1714550400" in problem
 
 
-def test_metadata_of_a_link_outside_and_numbers_that_json_cannot_hold(
-    model: ColourModel, album: Path, tmp_path: Path
-):
+def test_metadata_of_a_link_outside_and_numbers_that_json_cannot_hold(model: ColourModel, album: Path, tmp_path: Path):
     secret = tmp_path / "secret.jsonl"
     secret.write_text('{"file_name": "drawn.png", "title": "a secret"}\n')
     (album / "metadata.jsonl").symlink_to(secret)
@@ -433,9 +413,7 @@ def test_metadata_of_a_link_outside_and_numbers_that_json_cannot_hold(
 
 
 @pytest.mark.parametrize("is_pipe", [True, False])
-def test_metadata_that_are_no_file_are_told(
-    model: ColourModel, album: Path, tmp_path: Path, is_pipe: bool
-) -> None:
+def test_metadata_that_are_no_file_are_told(model: ColourModel, album: Path, tmp_path: Path, is_pipe: bool) -> None:
     if is_pipe:  # nothing waits for it
         os.mkfifo(album / "metadata.jsonl")
     else:

@@ -78,9 +78,7 @@ def test_every_size_is_sorted() -> None:
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_sorting_and_its_gradient(kind: torch.dtype) -> None:
     torch.manual_seed(0)
-    values = torch.arange(40 * 5).view(40, 5)[
-        torch.randperm(40)
-    ]  # whole numbers, which bfloat16 holds up to 256
+    values = torch.arange(40 * 5).view(40, 5)[torch.randperm(40)]  # whole numbers, which bfloat16 holds up to 256
     local, mask = values.to(kind).repeat(4, 1, 1).requires_grad_(), some_masks(4, 40)
     rows = sort_elements(local, mask)
     given = torch.randn(rows.shape).to(kind)
@@ -112,9 +110,7 @@ def test_strides_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> 
         for threads in (1, 3, 16):
             torch.set_num_threads(threads)
             assert torch.equal(sum_ranked(part, mask, weights), expected)
-            assert torch.equal(
-                sum_ranked(part.transpose(1, 2).contiguous().transpose(1, 2), mask, weights), expected
-            )
+            assert torch.equal(sum_ranked(part.transpose(1, 2).contiguous().transpose(1, 2), mask, weights), expected)
     finally:
         torch.set_num_threads(before)
 
@@ -160,9 +156,7 @@ def test_nan_is_the_largest_number_as_in_pytorch() -> None:
                 expected.backward(given[item, : len(expected)])
             single = local.isfinite() & mask.unsqueeze(2)  # of several NaN, any may come first
             assert torch.equal(mine.grad[single], theirs.grad[single])
-            assert torch.allclose(
-                mine.grad.sum(1), theirs.grad.sum(1), atol=0.1 if kind == torch.bfloat16 else 1e-5
-            )
+            assert torch.allclose(mine.grad.sum(1), theirs.grad.sum(1), atol=0.1 if kind == torch.bfloat16 else 1e-5)
     assert not failures, failures
 
 
@@ -187,19 +181,13 @@ def test_too_few_weights_are_refused() -> None:
 
 @requires_compiler
 @pytest.mark.parametrize("make", [GPO, KMax, FSPool, AdPool])
-def test_poolings_equal_their_plain_form(
-    make: Callable[..., Aggregator], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_poolings_equal_their_plain_form(make: Callable[..., Aggregator], monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(1)
     pool, mask = make(input_dim=24, embed_dim=24), some_masks(5, 17)
     results = []
     for usable in (is_usable, lambda local: False):
         monkeypatch.setattr(functional, "is_usable", usable)
-        local = (
-            distinct(5, 17, 24).requires_grad_()
-            if not results
-            else results[0][0].detach().clone().requires_grad_()
-        )
+        local = distinct(5, 17, 24).requires_grad_() if not results else results[0][0].detach().clone().requires_grad_()
         pool.zero_grad()
         vectors = pool(Features(local, mask)).vectors
         vectors.square().sum().backward()

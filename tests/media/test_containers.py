@@ -99,9 +99,7 @@ def test_facts_are_found_wherever_the_file_keeps_them(tmp_path: Path) -> None:
     assert not failures, failures
 
 
-def test_compressed_facts_are_counted_without_their_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compressed_facts_are_counted_without_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "a.jxl": brob(b"xml ", XMP),
         "b.jxl": box(b"xml ", XMP),

@@ -189,11 +189,7 @@ def tiff(values: np.ndarray, **tags: int) -> bytes:
     content = values.tobytes()
     table = b"".join(struct.pack("<HHII", number, 4, 1, value) for number, value in sorted(entries.items()))
     return (
-        struct.pack("<2sHI", b"II", 42, 8 + len(content))
-        + content
-        + struct.pack("<H", len(entries))
-        + table
-        + bytes(4)
+        struct.pack("<2sHI", b"II", 42, 8 + len(content)) + content + struct.pack("<H", len(entries)) + table + bytes(4)
     )
 
 
@@ -334,9 +330,7 @@ def test_what_the_file_system_refuses(tmp_path):
         read_image(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "array", [np.zeros((2, 2, 2), np.uint8), np.zeros((2, 2, 3)), np.zeros((0, 3), np.uint8)]
-)
+@pytest.mark.parametrize("array", [np.zeros((2, 2, 2), np.uint8), np.zeros((2, 2, 3)), np.zeros((0, 3), np.uint8)])
 def test_unusable_arrays(array):
     with pytest.raises(BadImageError):
         read_image(array)

@@ -23,9 +23,7 @@ def touch(root, *names):
 
 
 def test_what_is_left_out_is_counted_by_kind(tmp_path):
-    touch(
-        tmp_path, "a.jpg", "b/c.mp4", "b/d.MOV", "logo.svg", "scan.pdf", "x.tga", "notes.txt", ".hidden.mp4"
-    )
+    touch(tmp_path, "a.jpg", "b/c.mp4", "b/d.MOV", "logo.svg", "scan.pdf", "x.tga", "notes.txt", ".hidden.mp4")
     listing = list_media(tmp_path)
     assert [path.name for path in listing.paths] == ["a.jpg"]
     line = listing.left_out.describe()
@@ -342,9 +340,7 @@ def test_each_file_has_one_name_and_links_come_last(tmp_path: Path) -> None:
     (second / "gone.jpg").symlink_to(tmp_path / "gone.jpg")
     listings = each_once([list_media(first), list_media(second)])
     assert [each.names for each in listings] == [["a.jpg", "c.jpg", "far.jpg"], ["b.jpg", "gone.jpg"]]
-    again = [
-        path.relative_to(tmp_path).as_posix() for each in listings for path in each.left_out.files[AGAIN]
-    ]
+    again = [path.relative_to(tmp_path).as_posix() for each in listings for path in each.left_out.files[AGAIN]]
     assert again == ["first/0.jpg", "first/hard.jpg", "second/a.jpg", "second/far.jpg"]
     (plain,) = each_once([list_media(second / "..", ignored=IgnoreRules(["first/", "second/"]))])
     assert (plain.names, plain.left_out.files) == (["far.jpg"], {})

@@ -113,11 +113,7 @@ def test_transparency_and_palettes_have_profiles_too():
 def test_grey_has_a_profile():
     profile = icc(b"GRAY", b"mntr", b"XYZ ", {b"kTRC": curve(1.0)})
     for mode in ("L", "LA", "I;16"):
-        grey = (
-            Image.fromarray(np.full((4, 4), 55 * 257, np.uint16))
-            if mode == "I;16"
-            else Image.new("L", (4, 4), 55)
-        )
+        grey = Image.fromarray(np.full((4, 4), 55 * 257, np.uint16)) if mode == "I;16" else Image.new("L", (4, 4), 55)
         content = saved(grey.convert("LA") if mode == "LA" else grey, icc_profile=profile)
         np.testing.assert_allclose(read_image(content).getpixel((1, 1)), (128, 128, 128), atol=2)
 
@@ -149,9 +145,7 @@ def test_inks_are_those_of_the_press(kind):
 def test_a_smaller_jpeg_and_a_given_image_have_profiles():
     numbers = in_space((80, 170, 90), "Display P3")
     image = Image.new("RGB", (640, 480), numbers)
-    small = read_image(
-        saved(image, "JPEG", quality=100, icc_profile=rgb_profile("Display P3")), shorter_side=30
-    )
+    small = read_image(saved(image, "JPEG", quality=100, icc_profile=rgb_profile("Display P3")), shorter_side=30)
     assert small.size == (80, 60) and full_size(small) == (640, 480)
     image.info["icc_profile"] = rgb_profile("Display P3")
     for read in (small, read_image(image)):
@@ -165,9 +159,7 @@ def test_a_smaller_jpeg_and_a_given_image_have_profiles():
 )
 def test_a_profile_of_no_use_is_passed_over(profile):
     image = images.probe_image(1, (32, 32))
-    np.testing.assert_array_equal(
-        np.asarray(read_image(saved(image, icc_profile=profile))), np.asarray(image)
-    )
+    np.testing.assert_array_equal(np.asarray(read_image(saved(image, icc_profile=profile))), np.asarray(image))
 
 
 def test_srgb_costs_nothing():

@@ -108,9 +108,7 @@ def test_a_damaged_jpeg_xl_is_a_bad_image():
             read_image(damaged)
 
 
-@pytest.mark.parametrize(
-    ("orientation", "size"), [(1, (64, 32)), (6, (32, 64)), (8, (32, 64)), (3, (64, 32))]
-)
+@pytest.mark.parametrize(("orientation", "size"), [(1, (64, 32)), (6, (32, 64)), (8, (32, 64)), (3, (64, 32))])
 def test_a_raw_file_is_its_preview_turned_upright(tmp_path: Path, orientation: int, size: tuple[int, int]):
     path = tmp_path / "photo.DNG"
     path.write_bytes(as_dng(half_red(), orientation))

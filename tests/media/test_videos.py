@@ -51,9 +51,7 @@ def slow_run(starts: list[float], end: float, fps: float) -> list[int]:
     most=st.integers(1, 9),
     place=st.floats(0, 1, exclude_max=True),
 )
-def test_run_takes_consecutive_frames_of_those_seen(
-    gaps: list[int], fps: float, most: int, place: float
-) -> None:
+def test_run_takes_consecutive_frames_of_those_seen(gaps: list[int], fps: float, most: int, place: float) -> None:
     starts = np.cumsum([0, *gaps])[:-1] / 100
     end = sum(gaps) / 100
     seen = slow_run(starts.tolist(), end, fps)
@@ -146,9 +144,7 @@ def test_jumps_to_key_frames_change_nothing(tmp_path: Path) -> None:
             assert numbers(read_frames(path, sampling)) == expected
 
 
-def write_noise(
-    path: Path, codec: str, count: int, size: tuple[int, int], keys_every: int = 10
-) -> list[Image.Image]:
+def write_noise(path: Path, codec: str, count: int, size: tuple[int, int], keys_every: int = 10) -> list[Image.Image]:
     """Write a video of which no two frames are alike, and return them as they are decoded one after the other."""
     av, draw = pytest.importorskip("av"), np.random.default_rng(0)
     with av.open(str(path), "w") as container:
@@ -165,9 +161,7 @@ def write_noise(
 
 
 SOUGHT = [
-    (f"a.{kind}", codec, (64, 48))
-    for kind in ("mp4", "mkv", "ts", "mts", "mpg")
-    for codec in ("libx264", "mpeg2video")
+    (f"a.{kind}", codec, (64, 48)) for kind in ("mp4", "mkv", "ts", "mts", "mpg") for codec in ("libx264", "mpeg2video")
 ]
 SOUGHT += [("a.avi", "libx264", (64, 48)), ("a.avi", "mpeg4", (64, 48)), ("a.vob", "mpeg4", (64, 48))]
 """H.264 in a small .mpg has frames without a time, and in .avi with those of decoding; the .vob has a time twice."""
@@ -296,9 +290,7 @@ def test_what_is_wrong_with_a_file_is_said_in_a_line(tmp_path: Path) -> None:
         assert said.startswith(f"{path}: ") and "\n" not in said, said
 
 
-def test_large_frames_are_refused_before_they_are_decoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_frames_are_refused_before_they_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENVSE_MAX_PIXELS", "1000")
     pytest.importorskip("av")
     for path in (write_animation(tmp_path / "a.gif", 3), write_video(tmp_path / "a.mp4", 3)):
@@ -345,9 +337,7 @@ def test_videos_without_pyav_say_what_to_install(tmp_path: Path, monkeypatch: py
     assert not isinstance(caught.value, BadImageError), "one missing package is not many bad files"
     with pytest.raises(BadVideoError, match="a.jpg.*PyAV"):
         read_frames(tmp_path / "a.jpg")
-    assert numbers(read_frames(write_animation(tmp_path / "a.gif", 3), EVERY)) == [0, 1, 2], (
-        "GIF needs no PyAV"
-    )
+    assert numbers(read_frames(write_animation(tmp_path / "a.gif", 3), EVERY)) == [0, 1, 2], "GIF needs no PyAV"
 
 
 def test_clips_are_found_by_name(tmp_path: Path) -> None:
@@ -355,9 +345,7 @@ def test_clips_are_found_by_name(tmp_path: Path) -> None:
     (tmp_path / ".hidden").mkdir()
     for name in ("b.MP4", "sub/a.webm", "a.gif", "notes.txt", ".hidden/a.mp4", "._b.mp4"):
         (tmp_path / name).write_bytes(b"x")
-    assert list_media(tmp_path, videos=True).paths == [
-        tmp_path / name for name in ("a.gif", "b.MP4", "sub/a.webm")
-    ]
+    assert list_media(tmp_path, videos=True).paths == [tmp_path / name for name in ("a.gif", "b.MP4", "sub/a.webm")]
     assert is_video("x/a.mov") and not is_video("a.gif") and not is_video("mp4")
 
 

@@ -147,12 +147,7 @@ def test_iptc_comes_first_only_if_its_digest_says_so(tmp_path: Path, is_stale: b
     data = b"\x1c\x02\x05" + struct.pack(">H", 4) + b"iptc"
     digest = hashlib.md5(b"before" if is_stale else data).digest()
     blocks = b"".join(
-        b"8BIM"
-        + struct.pack(">H", number)
-        + b"\0\0"
-        + struct.pack(">I", len(each))
-        + each
-        + b"\0" * (len(each) % 2)
+        b"8BIM" + struct.pack(">H", number) + b"\0\0" + struct.pack(">I", len(each)) + each + b"\0" * (len(each) % 2)
         for number, each in ((0x0404, data), (0x0425, digest))
     )
     block = b"Photoshop 3.0\0" + blocks
@@ -225,15 +220,11 @@ def test_sidecars_are_found_by_names_and_titles(tmp_path: Path) -> None:
         found = Sidecars(root, sidecars, files)
         with failures.of(files, sidecars):
             assert {name: found.of(name) for name in files} == files
-            assert {*found.unused()} == sidecars.keys() - {
-                each for beside in files.values() for each in beside
-            }
+            assert {*found.unused()} == sidecars.keys() - {each for beside in files.values() for each in beside}
         with failures.of(files, "the title is that of the file"):
             for name, beside in files.items():
                 (root / name).write_bytes(b"")
-                assert (
-                    read_facts(root / name, [root / each for each in beside if "json" in each]).problems == []
-                )
+                assert read_facts(root / name, [root / each for each in beside if "json" in each]).problems == []
     assert not failures, failures
 
 
@@ -253,9 +244,7 @@ def test_json_of_other_programs_is_no_sidecar(tmp_path: Path) -> None:
         assert facts(tmp_path, {each: others[each] for each in found.of(name)}, name=name) == FileFacts()
 
 
-def facts(
-    tmp_path: Path, sidecars: dict[str, bytes | str], content: bytes = b"", name: str = "a.jpg"
-) -> FileFacts:
+def facts(tmp_path: Path, sidecars: dict[str, bytes | str], content: bytes = b"", name: str = "a.jpg") -> FileFacts:
     (tmp_path / name).write_bytes(content or jpeg())
     for each, written in sidecars.items():
         (tmp_path / each).write_bytes(written if isinstance(written, bytes) else written.encode())
@@ -263,9 +252,7 @@ def facts(
 
 
 def test_a_sidecar_wins_and_what_differs_is_counted(tmp_path: Path) -> None:
-    own = jpeg(
-        "red", exif_of("2024:06:01 12:30:00", "+02:00", place=(52.5, 13.4)), xmp_packet('xmp:Rating="2"')
-    )
+    own = jpeg("red", exif_of("2024:06:01 12:30:00", "+02:00", place=(52.5, 13.4)), xmp_packet('xmp:Rating="2"'))
     at = 'exif:GPSLatitude="52,30N" exif:GPSLongitude="13,24E" exif:DateTimeOriginal="2024-06-01T12:30:00"'
     said = xmp_packet(f'xmp:Rating="5" {at}', bag("Iptc4xmpExt:PersonInImage", "Grandma"))
     found = facts(tmp_path, {"a.jpg.xmp": said, "a.xmp": xmp_packet('xmp:Rating="1" xmp:Label="Red"')}, own)
@@ -309,9 +296,7 @@ def test_what_a_takeout_says(tmp_path: Path) -> None:
     assert found == {"description": "Grüße", "people": ["Grandma"], "latitude": 52.5, "longitude": 13.4}
     strange = {"description": [], "people": 3, "geoData": {"latitude": "x"}, "photoTakenTime": []}
     assert facts(tmp_path, {"a.jpg.json": takeout("a.jpg", **strange)}) == FileFacts()
-    assert (
-        facts(tmp_path, {"a.jpg.json": '{"title": "b.jpg", "size": 3}'}) == FileFacts()
-    )  # another program's
+    assert facts(tmp_path, {"a.jpg.json": '{"title": "b.jpg", "size": 3}'}) == FileFacts()  # another program's
     assert facts(tmp_path, {"a.jpg.json": "[]"}) == FileFacts()
 
 

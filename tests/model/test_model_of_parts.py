@@ -59,9 +59,7 @@ def test_it_reads_the_batches_of_a_loop_of_ones_own(make_photos: PhotoMaker) -> 
     openvse.losses.triplet()(images, texts).backward()
     assert all(weight.grad is not None for weight in model.image.aggregator.parameters())
     model.eval()
-    torch.testing.assert_close(
-        model.image(model.read_images(photos)).vectors, model.encode_image(photos).vectors
-    )
+    torch.testing.assert_close(model.image(model.read_images(photos)).vectors, model.encode_image(photos).vectors)
     assert model.read_texts(["a red dog", "two"]).mask.sum(dim=1).tolist() == [5, 3]
 
 
@@ -90,9 +88,7 @@ def test_a_part_in_a_part_in_a_part(tmp_path: Path) -> None:
     loaded = openvse.load(model.save(tmp_path))
     assert loaded.fingerprint == model.fingerprint
     assert isinstance(loaded.similarity, Fused)
-    assert model.spec.similarity.options == {
-        "fusion": {"name": "score_attention", "num_heads": 2, "num_vectors": 3}
-    }
+    assert model.spec.similarity.options == {"fusion": {"name": "score_attention", "num_heads": 2, "num_vectors": 3}}
 
 
 def test_a_model_that_answers(tmp_path: Path) -> None:
@@ -110,9 +106,7 @@ class OfMyOwn(Mean):
     """A pooling that nobody registered."""
 
 
-def test_an_unregistered_part_says_how_to_register_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unregistered_part_says_how_to_register_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = TwoTower(image_tower(OfMyOwn(input_dim=8, embed_dim=8)), text_tower(), SetMax())
     with pytest.raises(ModelError, match="OfMyOwn.*--plugin"):
         model.save(tmp_path / "model")

@@ -36,9 +36,7 @@ def model() -> TwoTower:
 def test_images_may_be_paths_bytes_images_or_arrays(model: TwoTower, make_photos: PhotoMaker) -> None:
     path = make_photos(1)[0]
     image = Image.open(path).convert("RGB")
-    embedded = model.encode_image(
-        each for each in (path, str(path), path.read_bytes(), image, np.asarray(image))
-    )
+    embedded = model.encode_image(each for each in (path, str(path), path.read_bytes(), image, np.asarray(image)))
     assert embedded.vectors.shape == (5, 1, 16)
     torch.testing.assert_close(embedded.vectors, embedded.vectors[:1].expand(5, -1, -1))
     torch.testing.assert_close(embedded.vectors.norm(dim=-1), torch.ones(5, 1))
@@ -111,9 +109,7 @@ def test_encoding_leaves_the_mode_as_it_was(model: TwoTower) -> None:
     assert torch.equal(first.vectors, second.vectors)  # no augmentation although it was in training mode
 
 
-def test_a_bad_image_leaves_the_mode_as_it_was(
-    model: TwoTower, make_photos: PhotoMaker, tmp_path: Path
-) -> None:
+def test_a_bad_image_leaves_the_mode_as_it_was(model: TwoTower, make_photos: PhotoMaker, tmp_path: Path) -> None:
     (tmp_path / "bad.jpg").write_bytes(b"no image")
     model.train()
     try:
@@ -149,9 +145,7 @@ def test_bf16_is_taken_by_a_large_network_whose_embeddings_agree(
 
 
 @pytest.mark.medium
-def test_saved_and_loaded_it_scores_the_same(
-    model: TwoTower, make_photos: PhotoMaker, tmp_path: Path
-) -> None:
+def test_saved_and_loaded_it_scores_the_same(model: TwoTower, make_photos: PhotoMaker, tmp_path: Path) -> None:
     folder = model.save(tmp_path / "model")
     assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "text"}
     loaded = openvse.load(folder)
@@ -308,9 +302,7 @@ class TestHub:
         assert load_as(TwoTower, "me/tiny").fingerprint == model.fingerprint
 
     @pytest.mark.parametrize("name", ["no/such-model", "not a valid id!"])
-    def test_neither_folder_nor_hub_id(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
-    ) -> None:
+    def test_neither_folder_nor_hub_id(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         (tmp_path / "runs" / "mine").mkdir(parents=True)
         monkeypatch.chdir(tmp_path)

@@ -48,9 +48,7 @@ def slow_adopt(b: ScoredBatch, scores: Tensor, rule: str, temperature: float, ma
 
 @pytest.mark.medium
 @settings(max_examples=40, deadline=None)
-@given(
-    st.integers(1, 7), st.integers(1, 7), st.integers(0, 999), st.sampled_from(RULES), st.floats(-0.9, 0.9)
-)
+@given(st.integers(1, 7), st.integers(1, 7), st.integers(0, 999), st.sampled_from(RULES), st.floats(-0.9, 0.9))
 def test_chooses_the_k_hardest(images: int, texts: int, seed: int, rule: str, shift: float) -> None:
     b = random_set_batch(images, texts, 1, seed)
     scores = b.scores * 0.1 + shift
@@ -65,9 +63,7 @@ def test_chooses_the_k_hardest(images: int, texts: int, seed: int, rule: str, sh
 @pytest.mark.medium
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 999), st.sampled_from(RULES), st.booleans())
-def test_the_loss_and_its_gradient_equal_the_loop(
-    images: int, texts: int, seed: int, rule: str, pushed: bool
-) -> None:
+def test_the_loss_and_its_gradient_equal_the_loop(images: int, texts: int, seed: int, rule: str, pushed: bool) -> None:
     b = random_set_batch(images, texts, 1, seed)
     margin = 0.2 if pushed else 0.0
     criterion = InfoNCE(temperature=0.25, margin=margin).double()

@@ -87,9 +87,7 @@ def test_info_nce_is_cross_entropy_when_each_image_has_one_text() -> None:
 @pytest.mark.parametrize("temperature", [0.01, 0.001])
 def test_info_nce_stays_finite_at_low_temperature(temperature: float) -> None:
     scores = torch.tensor([[-1.0, 1.0], [1.0, -1.0]], requires_grad=True)
-    loss = Contrast(miner=All(), criterion=InfoNCE(temperature=temperature))(
-        batch(scores, torch.eye(2).bool())
-    )
+    loss = Contrast(miner=All(), criterion=InfoNCE(temperature=temperature))(batch(scores, torch.eye(2).bool()))
     loss.backward()
     assert loss.isfinite() and scores.grad is not None and scores.grad.isfinite().all()
 
@@ -148,9 +146,7 @@ def test_diagnostics_are_those_of_the_negatives_in_the_loss(of_one_image: bool, 
 
 @settings(max_examples=30, deadline=None)
 @given(sizes, sizes, st.integers(0, 999), st.booleans())
-def test_the_hardest_positive_stands_for_all_of_its_anchor(
-    images: int, texts: int, seed: int, hardest: bool
-) -> None:
+def test_the_hardest_positive_stands_for_all_of_its_anchor(images: int, texts: int, seed: int, hardest: bool) -> None:
     b = random_batch(images, texts, seed)
     total = 0.0
     for scores, positives in ((b.scores, b.positives), (b.scores.T, b.positives.T)):
@@ -188,8 +184,6 @@ def test_objective_weighs_and_names_its_terms() -> None:
 
 
 def test_collapsed_loss_is_twice_batch_times_margin() -> None:
-    objective = Objective(
-        {"ranking": Contrast(miner=Hardest(), criterion=Hinge(margin=0.2))}, {"ranking": 1.0}
-    )
+    objective = Objective({"ranking": Contrast(miner=Hardest(), criterion=Hinge(margin=0.2))}, {"ranking": 1.0})
     b = batch(torch.rand(128, 128), torch.eye(128, dtype=torch.bool))
     assert objective.at_collapse(b) == pytest.approx(51.2, abs=1e-3)

@@ -89,7 +89,5 @@ def test_missing_sources_and_other_widths_are_refused() -> None:
 def test_a_set_keeps_its_source_wherever_it_goes() -> None:
     one, two = embeddings(3, 1, seed=0), embeddings(2, 2, seed=1)
     joined = EmbeddingSet.concatenate([one, two])
-    torch.testing.assert_close(
-        joined[torch.tensor([3, 0])].source, torch.stack([two.source[0], one.source[0]])
-    )  # type: ignore[index]
+    torch.testing.assert_close(joined[torch.tensor([3, 0])].source, torch.stack([two.source[0], one.source[0]]))  # type: ignore[index]
     assert EmbeddingSet.concatenate([one, EmbeddingSet(two.vectors, two.mask)]).source is None

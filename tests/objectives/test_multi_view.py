@@ -137,9 +137,7 @@ def test_average_equals_the_loop(images: int, texts: int, views: int, seed: int,
 @pytest.mark.medium
 @settings(max_examples=30, deadline=None)
 @given(sizes, sizes, st.integers(1, 4), st.integers(0, 999), st.booleans(), st.sampled_from(["up", "rough"]))
-def test_bounds_equal_the_loop(
-    images: int, texts: int, views: int, seed: int, hardest: bool, bound: str
-) -> None:
+def test_bounds_equal_the_loop(images: int, texts: int, views: int, seed: int, hardest: bool, bound: str) -> None:
     b, vectors = leaves(random_set_batch(images, texts, views, seed))
     miner = Hardest() if hardest else All()
     term = MultiViewBound(miner=miner, criterion=Hinge(margin=MARGIN), gated=bound == "up")
@@ -149,9 +147,7 @@ def test_bounds_equal_the_loop(
 @pytest.mark.medium
 @settings(max_examples=15, deadline=None)
 @given(sizes, sizes, st.integers(1, 4), st.integers(0, 999), st.booleans())
-def test_contrast_on_the_best_view_is_max(
-    images: int, texts: int, views: int, seed: int, hardest: bool
-) -> None:
+def test_contrast_on_the_best_view_is_max(images: int, texts: int, views: int, seed: int, hardest: bool) -> None:
     b, vectors = leaves(random_set_batch(images, texts, views, seed))
     term = Contrast(miner=Hardest() if hardest else All(), criterion=Hinge(margin=MARGIN))
     assert_same(term(b), slow_bound(b, hardest, "max"), vectors)

@@ -32,9 +32,7 @@ def batch(positives: list[list[int]]) -> ScoredBatch:
     return ScoredBatch(CSD()(images, texts), wanted, images, texts)
 
 
-def by_hand(
-    given: ScoredBatch, scale: float, shift: float, kl: float, pseudo: float, smoothing: float
-) -> float:
+def by_hand(given: ScoredBatch, scale: float, shift: float, kl: float, pseudo: float, smoothing: float) -> float:
     sides = [
         [(side.vectors[n, 0, :3].tolist(), side.residual[n, 0].tolist()) for n in range(len(side))]  # type: ignore[index]
         for side in (given.images, given.texts)

@@ -148,9 +148,7 @@ class TestDiversity:
         bare = EmbeddingSet(texts.vectors, texts.mask)
         b = scored(images, bare)
         assert set(Diversity().diagnostics(b)) == {"images"}
-        torch.testing.assert_close(
-            Diversity()(b), torch.tensor(Diversity().diagnostics(b)["images"]).double()
-        )
+        torch.testing.assert_close(Diversity()(b), torch.tensor(Diversity().diagnostics(b)["images"]).double())
 
     def test_no_residuals_at_all_are_refused_in_one_line(self) -> None:
         bare = EmbeddingSet(torch.rand(2, 2, 3), torch.ones(2, 2, dtype=torch.bool))
@@ -163,13 +161,9 @@ class TestMMD:
     @pytest.mark.parametrize("kernel", KERNELS)
     @settings(max_examples=15, deadline=None)
     @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 999))
-    def test_equals_the_loop(
-        self, kernel: str, images: int, texts: int, k: int, text_k: int, seed: int
-    ) -> None:
+    def test_equals_the_loop(self, kernel: str, images: int, texts: int, k: int, text_k: int, seed: int) -> None:
         b = random_set_batch(images, texts, k, seed, text_k)
-        assert float(MMD(kernel=kernel, gamma=0.7)(b)) == pytest.approx(
-            slow_mmd(b, kernel, 0.7), rel=0, abs=1e-10
-        )
+        assert float(MMD(kernel=kernel, gamma=0.7)(b)) == pytest.approx(slow_mmd(b, kernel, 0.7), rel=0, abs=1e-10)
 
     @pytest.mark.parametrize("kernel", KERNELS)
     def test_gradient_equals_finite_differences(self, kernel: str) -> None:
@@ -183,9 +177,7 @@ class TestMMD:
     @pytest.mark.parametrize("kernel", KERNELS)
     @settings(max_examples=15, deadline=None)
     @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 999))
-    def test_is_zero_between_equal_sets_and_never_negative(
-        self, kernel: str, items: int, k: int, seed: int
-    ) -> None:
+    def test_is_zero_between_equal_sets_and_never_negative(self, kernel: str, items: int, k: int, seed: int) -> None:
         one, other = embeddings(items, k, seed), embeddings(items + 1, k, seed + 1)
         shuffled = one[torch.randperm(items, generator=torch.Generator().manual_seed(seed))]
         term = MMD(kernel=kernel)

@@ -51,8 +51,6 @@ def test_anchors_of_one_side_are_half_of_the_loss() -> None:
     for image, text in batch.positives.nonzero().tolist():
         for other in range(6):
             if not batch.positives[image, other]:
-                by_hand += max(
-                    0.0, 0.2 - float(batch.scores[image, text]) + float(batch.scores[image, other])
-                )
+                by_hand += max(0.0, 0.2 - float(batch.scores[image, text]) + float(batch.scores[image, other]))
     assert float(images) == pytest.approx(by_hand)
     torch.testing.assert_close(images + texts, both)

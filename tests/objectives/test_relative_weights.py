@@ -13,9 +13,7 @@ from tests.objectives.set_batches import random_set_batch
 
 def objective() -> Objective:
     terms = {"ranking": Contrast(miner=All(), criterion=Hinge()), "diversity": Diversity(), "mmd": MMD()}
-    return Objective(
-        terms, {"ranking": 2.0, "diversity": 0.1, "mmd": 0.01}, {"diversity": "ranking", "mmd": "ranking"}
-    )
+    return Objective(terms, {"ranking": 2.0, "diversity": 0.1, "mmd": 0.01}, {"diversity": "ranking", "mmd": "ranking"})
 
 
 def test_a_term_is_as_large_as_its_share_of_the_other() -> None:
@@ -52,6 +50,4 @@ def test_a_recipe_names_the_other_term() -> None:
     assert made.relative_to == {"diversity": "ranking"}
     for wrong in ("rankin", "diversity"):
         with pytest.raises(RecipeError, match=r"objective\.diversity"):
-            build_objective(
-                load_recipe("pvse/flickr8k_grids_cpu", [f"objective.diversity.relative_to={wrong}"])
-            )
+            build_objective(load_recipe("pvse/flickr8k_grids_cpu", [f"objective.diversity.relative_to={wrong}"]))

@@ -34,7 +34,5 @@ def test_only_pairs_that_exist_count() -> None:
     several: Tensor = torch.tensor([[True, True, False], [True, True, False]])
     masked = b.images.map(lambda tensor: several if tensor.dtype == torch.bool else tensor)
     fewer = b.images.map(lambda tensor: tensor[:, :2])
-    values = [
-        float(SetUniformity()(ScoredBatch(b.scores, b.positives, side, b.texts))) for side in (masked, fewer)
-    ]
+    values = [float(SetUniformity()(ScoredBatch(b.scores, b.positives, side, b.texts))) for side in (masked, fewer)]
     assert values[0] == pytest.approx(values[1], abs=1e-12)

@@ -12,9 +12,7 @@ LONG = "a model of which the name is longer than a column of a paper is wide, wi
 
 @pytest.mark.medium
 @pytest.mark.parametrize("width", [COLUMN, PAGE])
-@pytest.mark.parametrize(
-    "names", [["a", "b"], [LONG], [f"{LONG} {n}" for n in range(6)], ["x" * 30] * 1 + [LONG]]
-)
+@pytest.mark.parametrize("names", [["a", "b"], [LONG], [f"{LONG} {n}" for n in range(6)], ["x" * 30] * 1 + [LONG]])
 def test_a_legend_is_inside_and_leaves_room(width: float, names: list[str]) -> None:
     with styled():
         figure = new_figure(width, 2.4)

@@ -150,12 +150,8 @@ def test_eccv_caption_equals_the_package_of_its_authors() -> None:
     scores = sets[0].vectors[:, 0] @ sets[1].vectors[:, 0].T
     theirs = package.Metrics().eccv_metrics(
         {
-            "i2t": dict(
-                zip(images.tolist(), captions[scores.topk(64).indices.numpy()].tolist(), strict=True)
-            ),
-            "t2i": dict(
-                zip(captions.tolist(), images[scores.T.topk(64).indices.numpy()].tolist(), strict=True)
-            ),
+            "i2t": dict(zip(images.tolist(), captions[scores.topk(64).indices.numpy()].tolist(), strict=True)),
+            "t2i": dict(zip(captions.tolist(), images[scores.T.topk(64).indices.numpy()].tolist(), strict=True)),
         },
         "all",
     )

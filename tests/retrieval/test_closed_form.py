@@ -184,9 +184,7 @@ def test_an_aggregator_without_a_linear_map_is_refused(corpus: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("phases", [[], PHASES[1:]])
-def test_phases_that_do_nothing_are_refused_without_a_start(
-    corpus: Path, tmp_path: Path, phases: Any
-) -> None:
+def test_phases_that_do_nothing_are_refused_without_a_start(corpus: Path, tmp_path: Path, phases: Any) -> None:
     with pytest.raises(RecipeError, match="least_images"):
         run_recipe(parse_recipe(tiny_tree(corpus, phases=phases)), tmp_path / "run")
 
@@ -194,9 +192,7 @@ def test_phases_that_do_nothing_are_refused_without_a_start(
 def test_questions_have_no_closed_form(tmp_path: Path) -> None:
     folder = write_tiny_questions(tmp_path / "questions")
     with pytest.raises(RecipeError, match="closed_form"):
-        run_recipe(
-            parse_recipe(answering_tree(folder) | {"start": {"name": "closed_form"}}), tmp_path / "run"
-        )
+        run_recipe(parse_recipe(answering_tree(folder) | {"start": {"name": "closed_form"}}), tmp_path / "run")
 
 
 @pytest.mark.parametrize("related", [True, False])

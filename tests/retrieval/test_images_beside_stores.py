@@ -91,14 +91,10 @@ def test_a_model_without_a_network_reads_the_store_of_its_run(
     (run / "recipe.yaml").write_text(f"data: {{features: {place / 'less'}}}\n")
     with pytest.raises(ModelError):
         evaluate_towers(models, asked)
-    tree = yaml.safe_load(write_recipe(tmp_path / "tiny.yaml", place / "album").read_text()) | {
-        "image": REGIONS
-    }
+    tree = yaml.safe_load(write_recipe(tmp_path / "tiny.yaml", place / "album").read_text()) | {"image": REGIONS}
     for features in (None, "auto"):
         tree["data"]["features"] = features
-        with pytest.raises(
-            ModelError, match=r"data\.features=STORE"
-        ):  # before it could be asked about --overwrite
+        with pytest.raises(ModelError, match=r"data\.features=STORE"):  # before it could be asked about --overwrite
             run_recipe(parse_recipe(tree), tmp_path / "new")
         assert not (tmp_path / "new").exists()
 

@@ -24,9 +24,7 @@ def model(tmp_path: Path) -> OnnxModel:
 
 
 def test_words_and_images_meet(model: OnnxModel) -> None:
-    images = model.encode_image(
-        [Image.new("RGB", (20, 10), colour) for colour in COLOURS.values()], batch_size=2
-    )
+    images = model.encode_image([Image.new("RGB", (20, 10), colour) for colour in COLOURS.values()], batch_size=2)
     texts = model.encode_text(["blue", "red red green", "green"], batch_size=2)
     assert images.vectors.shape == texts.vectors.shape == (3, 1, 3)
     assert model.score(images, texts).argmax(axis=0).tolist() == [2, 0, 1]
@@ -36,9 +34,7 @@ def test_words_and_images_meet(model: OnnxModel) -> None:
 
 def test_unknown_words_are_told_once(model: OnnxModel, caplog: pytest.LogCaptureFixture) -> None:
     model.encode_text(["a red zebra", "zebra"])
-    assert [record.getMessage() for record in caplog.records] == [
-        "the model does not know the words 'a', 'zebra'"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["the model does not know the words 'a', 'zebra'"]
 
 
 @pytest.mark.medium

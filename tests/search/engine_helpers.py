@@ -27,9 +27,7 @@ def unit(count: int, num_embeddings: int = 1, seed: int = 0) -> np.ndarray:
     return normalize(torch.randn(count, num_embeddings, DIM, generator=generator)).numpy()
 
 
-def queries(
-    count: int, num_embeddings: int = 1, seed: int = 1, weights: np.ndarray | None = None
-) -> EmbeddedQueries:
+def queries(count: int, num_embeddings: int = 1, seed: int = 1, weights: np.ndarray | None = None) -> EmbeddedQueries:
     """Return queries, of which every second one has an embedding less if they have several."""
     mask = np.ones((count, num_embeddings), dtype=bool)
     if num_embeddings > 1:
@@ -45,9 +43,7 @@ def write(folder: Path, numbers: Sequence[int], vectors: np.ndarray, gone: Seque
     """Add or replace items, say something of each, and remove others; every third is a clip."""
     with IndexWriter(folder, model="random-1", roots=ROOTS) as writer:
         entries = [
-            Entry(
-                Item(name_of(number), 10**18 + number * 10**9, number), 0, "image" if number % 3 else "clip"
-            )
+            Entry(Item(name_of(number), 10**18 + number * 10**9, number), 0, "image" if number % 3 else "clip")
             for number in numbers
         ]
         if entries:

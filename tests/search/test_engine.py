@@ -62,9 +62,7 @@ class ContraryModel(ColourModel):
 def test_the_model_decides_what_is_near(index: Index, engine: SearchEngine) -> None:
     contrary = SearchEngine(ContraryModel(), index)
     looks = Page(only="similarity")
-    for found, reverse in zip(
-        engine.answer(list(COLOURS), looks), contrary.answer(list(COLOURS), looks), strict=True
-    ):
+    for found, reverse in zip(engine.answer(list(COLOURS), looks), contrary.answer(list(COLOURS), looks), strict=True):
         assert [hit.id for hit in found.hits] == [hit.id for hit in reversed(reverse.hits)]
         assert [hit.score for hit in found.hits] == [-hit.score for hit in reversed(reverse.hits)]
 
@@ -73,9 +71,7 @@ class ForgetfulModel(ColourModel):
     """Knows no words but colours, and says so."""
 
     def unknown_words(self, captions: Sequence[str]) -> list[list[UnknownWord]]:
-        return [
-            [UnknownWord(word) for word in caption.split() if word not in COLOURS] for caption in captions
-        ]
+        return [[UnknownWord(word) for word in caption.split() if word not in COLOURS] for caption in captions]
 
     def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> EmbeddingSet:
         return super().encode_text([caption.split()[-1] for caption in captions])
@@ -97,9 +93,7 @@ def test_a_query_by_itself(engine: SearchEngine, photos: Path) -> None:
         engine.search(Query(image=photos / "nowhere.png"))
 
 
-def test_an_empty_query_does_not_cancel_the_others(
-    engine: SearchEngine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_empty_query_does_not_cancel_the_others(engine: SearchEngine, caplog: pytest.LogCaptureFixture) -> None:
     assert engine.answer(["red", ""])[1] == Answer(Hits())
     caplog.clear()
     first, second, third = engine.search(["red", " ", "blue"], top_k=1)
@@ -112,9 +106,7 @@ def test_an_empty_query_does_not_cancel_the_others(
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
-def test_a_damaged_embedding_never_ranks(
-    value: float, model: ColourModel, photos: Path, index: Index
-) -> None:
+def test_a_damaged_embedding_never_ranks(value: float, model: ColourModel, photos: Path, index: Index) -> None:
     reseal(index.path, 2, value)
     name = index.items[2].id
     with pytest.raises(IndexFormatError, match=f"{name}.*NaN"):

@@ -61,9 +61,7 @@ def note(folder: Path, address: EngineAddress) -> None:
     replace(read_manifest(folder), engine=address.noted()).write(folder)
 
 
-def test_secrets_are_neither_in_the_index_nor_in_messages(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_secrets_are_neither_in_the_index_nor_in_messages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path / "index", range(5), unit(5))
     url = "postgresql://me:hunter2@127.0.0.1:9/photos?password=hunter3"
     with pytest.raises(EngineError, match="127.0.0.1.*9/photos") as caught:
@@ -78,9 +76,7 @@ def test_secrets_are_neither_in_the_index_nor_in_messages(
     assert "\n" not in str(caught.value)
 
 
-def test_a_server_that_only_an_index_names_is_not_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_only_an_index_names_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An index of somebody else may name any server, also one that only this machine reaches."""
     from openvse_engines import pgvector, qdrant
 
@@ -342,8 +338,6 @@ def test_a_key_that_is_not_encrypted_is_said(caplog: pytest.LogCaptureFixture) -
     from openvse_engines import qdrant
 
     with pytest.raises(EngineError, match="qdrant.invalid.*1"):
-        qdrant.QdrantStore(
-            EngineAddress("qdrant", "openvse_00000000", given="http://me:secret@qdrant.invalid:1"), 1, 4
-        )
+        qdrant.QdrantStore(EngineAddress("qdrant", "openvse_00000000", given="http://me:secret@qdrant.invalid:1"), 1, 4)
     (said,) = (record.getMessage() for record in caplog.records)
     assert names(said, "http://qdrant.invalid:1", "https")

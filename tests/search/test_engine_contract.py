@@ -152,11 +152,7 @@ def test_conditions_reach_the_engine(engine: tuple[str, str | None], folder: Pat
         proposed = found._store.nearest(queries(1).parts.vectors[0], 90, Within(tuple(where), keys))[0]
         assert set(keys.tolist()) <= set(proposed.tolist()), text
         if text in ("kind = clip", "size >= 40", "tags = t1") or ";" in text:
-            few = (
-                index.table.keys[allowed_items(index, [parse_condition("kind = clip")])]
-                if ";" in text
-                else keys
-            )
+            few = index.table.keys[allowed_items(index, [parse_condition("kind = clip")])] if ";" in text else keys
             assert set(proposed.tolist()) <= set(few.tolist()), text
 
 
@@ -191,9 +187,7 @@ def test_changes_reach_the_engine_and_are_right_before_they_do(
 
 
 @pytest.mark.medium
-def test_what_the_user_says_of_an_item_reaches_the_engine(
-    engine: tuple[str, str | None], folder: Path
-) -> None:
+def test_what_the_user_says_of_an_item_reaches_the_engine(engine: tuple[str, str | None], folder: Path) -> None:
     name, url = engine
     write(folder, range(20), unit(20))
     engine_of(folder, name, url)

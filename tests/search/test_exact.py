@@ -156,9 +156,7 @@ def torch_or_not(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("num_embeddings", [1, 3])
 @pytest.mark.parametrize("compound", [False, True])
-def test_models_of_pytorch_and_exported_ones_rank_alike(
-    dtype: str, num_embeddings: int, compound: bool
-) -> None:
+def test_models_of_pytorch_and_exported_ones_rank_alike(dtype: str, num_embeddings: int, compound: bool) -> None:
     rng = np.random.default_rng(num_embeddings)
     vectors = unit(rng, 300, num_embeddings, 8).astype(dtype)
     vectors[100:110] = vectors[:10]  # ties
@@ -204,9 +202,7 @@ def test_no_item_that_fits_and_no_query() -> None:
     assert search.search(nobody, 3)[0].shape == (0, 0)
 
 
-@pytest.mark.parametrize(
-    "compare", [ArrayComparison("order", swapped=True), ModelComparison(Scored(Order()), True)]
-)
+@pytest.mark.parametrize("compare", [ArrayComparison("order", swapped=True), ModelComparison(Scored(Order()), True)])
 def test_sentences_stand_on_the_side_of_the_texts(compare: ArrayComparison | ModelComparison) -> None:
     rng = np.random.default_rng(0)
     items, asked = unit(rng, 5, 1, 4), unit(rng, 1, 1, 4)

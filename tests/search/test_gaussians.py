@@ -71,9 +71,7 @@ def index_of(folder: Path, vectors: np.ndarray, holds: Any, gaussians: bool = Tr
 @pytest.mark.parametrize("store", [None, "int8"])
 @pytest.mark.parametrize("holds", ["images", "sentences"])
 @pytest.mark.parametrize("kind", [Exported, OfTorch])
-def test_every_query_ranks_by_the_distance(
-    kind: type[Exported], holds: str, store: str | None, tmp_path: Path
-) -> None:
+def test_every_query_ranks_by_the_distance(kind: type[Exported], holds: str, store: str | None, tmp_path: Path) -> None:
     model = kind(gaussians(40, "image", 0), gaussians(40, "text", 1))
     assert embeds_gaussians(model)
     items, column = (model.images, -2) if holds == "images" else (model.texts, -1)

@@ -41,9 +41,7 @@ class HashModel:
 
     def encode_text(self, captions: Sequence[str], batch_size: int = 256) -> ArraySet:
         self.embedded += len(captions)
-        return ArraySet.full(
-            np.concatenate([drawn(1, sum(map(ord, each)) * 131 + len(each)) for each in captions])
-        )
+        return ArraySet.full(np.concatenate([drawn(1, sum(map(ord, each)) * 131 + len(each)) for each in captions]))
 
     def encode_image(self, images: object) -> ArraySet:
         raise NotImplementedError
@@ -62,9 +60,7 @@ def kept_bank(model: str = "random-1", seed: int = 3) -> QueryBank:
     return QueryBank(model, *side)
 
 
-def slow_order(
-    index: Index, sentences: Sequence[str], bank: np.ndarray, beta: float = BETA
-) -> list[list[str]]:
+def slow_order(index: Index, sentences: Sequence[str], bank: np.ndarray, beta: float = BETA) -> list[list[str]]:
     """Return the ids in the order of the scores less what is reliable of the attraction."""
     items = vectors_of(index)
     middle = len(bank) // 2
@@ -108,9 +104,7 @@ def update_bank(
 
 def found(folder: Path, sentences: Sequence[str] = ASKED, top_k: int = 60) -> list[list[str]]:
     with SearchEngine(HashModel(), Index.open(folder)) as engine:
-        return [
-            [hit.id for hit in each.hits] for each in engine.answer(sentences, Page(top_k, only="similarity"))
-        ]
+        return [[hit.id for hit in each.hits] for each in engine.answer(sentences, Page(top_k, only="similarity"))]
 
 
 @pytest.fixture
@@ -132,13 +126,9 @@ def test_a_search_takes_hubs_out_by_the_bank_of_the_model(folder: Path) -> None:
         (likes,) = engine.search([Query(like=index.table.ids[3])], 60)
         (some,) = engine.answer(ASKED[0], Page(top_k=60, where=("kind = clip",), only="similarity"))
     by_id = dict(
-        zip(
-            index.table.ids, vectors_of(index) @ HashModel().encode_text(ASKED[:1]).vectors[0, 0], strict=True
-        )
+        zip(index.table.ids, vectors_of(index) @ HashModel().encode_text(ASKED[:1]).vectors[0, 0], strict=True)
     )
-    assert [hit.score for hit in answer.hits] == pytest.approx(
-        [by_id[hit.id] for hit in answer.hits], abs=1e-6
-    )
+    assert [hit.score for hit in answer.hits] == pytest.approx([by_id[hit.id] for hit in answer.hits], abs=1e-6)
     assert [hit.score for hit in likes] == sorted((hit.score for hit in likes), reverse=True)
     assert len(some.hits) == 20
 
@@ -245,9 +235,7 @@ def test_a_store_proposes_for_the_exact_order(tmp_path: Path) -> None:
     with SearchEngine(HashModel(), Index.open(folder), engine="exact") as engine:
         exact = [[hit.id for hit in hits] for hits in engine.search(ASKED, 5)]
     by_store = found(folder, top_k=5)
-    assert sum(len(set(one) & set(two)) for one, two in zip(by_store, exact, strict=True)) > 0.8 * 5 * len(
-        ASKED
-    )
+    assert sum(len(set(one) & set(two)) for one, two in zip(by_store, exact, strict=True)) > 0.8 * 5 * len(ASKED)
 
 
 @pytest.mark.medium

@@ -180,9 +180,7 @@ def captioned(tmp_path: Path) -> Path:
     rows = []
     for number in range(20):
         colour = "red" if number < 4 else "green" if number < 10 else "blue"
-        Image.new("RGB", (16, 16), (*COLOURS[colour][:2], number)).save(
-            tmp_path / "many" / f"{number:02d}.png"
-        )
+        Image.new("RGB", (16, 16), (*COLOURS[colour][:2], number)).save(tmp_path / "many" / f"{number:02d}.png")
         said = "red" if number in (0, 1, 9) else "plain"
         rows.append(json.dumps({"file_name": f"{number:02d}.png", "captions": [f"something {said}"]}))
     (tmp_path / "many" / "metadata.jsonl").write_text("\n".join(rows))
@@ -249,7 +247,5 @@ def test_where_too_little_is_known_no_word_is_said(curve: Calibration, photos: P
         ({"title": "12", "name": "Zürich"}, "Zürich"),
     ],
 )
-def test_an_item_is_called_by_its_caption_title_or_another_text(
-    metadata: dict[str, object], title: str
-) -> None:
+def test_an_item_is_called_by_its_caption_title_or_another_text(metadata: dict[str, object], title: str) -> None:
     assert title_of(metadata) == title

@@ -208,9 +208,7 @@ def test_an_index_of_another_model_goes_on_reading(photos: Path, out: Path, read
     assert update(other, photos, out, reader).text == TextReport("fake", 4, 3)
 
 
-def test_an_image_whose_reading_fails_is_indexed_and_named(
-    model: Painter, photos: Path, tmp_path: Path
-) -> None:
+def test_an_image_whose_reading_fails_is_indexed_and_named(model: Painter, photos: Path, tmp_path: Path) -> None:
     reader = FakeReader(fails="red")
     done = update(model, photos, tmp_path / "index", reader)
     assert done.text is not None and done.items.count == 4
@@ -232,9 +230,7 @@ def test_files_of_which_only_page_1_is_read_are_counted(
         assert len([line for line in caplog.messages if "page" in line]) == told
 
 
-def test_a_stop_goes_on_and_a_search_works_before_it_is_done(
-    model: Painter, photos: Path, tmp_path: Path
-) -> None:
+def test_a_stop_goes_on_and_a_search_works_before_it_is_done(model: Painter, photos: Path, tmp_path: Path) -> None:
     class Stopping(FakeReader):
         def read(self, image: Image.Image) -> list[TextLine]:
             if len(self.read_colours) == 2:
@@ -324,9 +320,7 @@ def test_a_line_in_several_pieces_is_one(pieces: list[list[Box]], lines: list[Bo
 
     joined = _joined([np.array([corners(box) for box in piece]) for piece in pieces])
     assert len(joined) == len(lines)
-    for found, expected in zip(
-        sorted(joined, key=np.sum), sorted(map(corners, lines), key=np.sum), strict=True
-    ):
+    for found, expected in zip(sorted(joined, key=np.sum), sorted(map(corners, lines), key=np.sum), strict=True):
         assert np.abs(found - expected).max() < 3
 
 
@@ -353,9 +347,7 @@ def test_the_letters_that_are_not_read_are_those_that_the_model_lacks() -> None:
         for letter in letters.split():
             assert letter not in known and letter.upper() not in known - {"Ạ"}, (language, letter)
     for script in ("CYRILLIC", "ARABIC", "HEBREW", "HANGUL", "THAI", "DEVANAGARI"):
-        assert not [
-            each for each in known if len(each) == 1 and unicodedata.name(each, "").startswith(script)
-        ]
+        assert not [each for each in known if len(each) == 1 and unicodedata.name(each, "").startswith(script)]
 
 
 def test_much_is_read_in_part_and_named(
@@ -394,9 +386,7 @@ def test_much_is_read_in_part_and_named(
 def test_a_picture_within_the_bound_is_read_as_by_the_library() -> None:
     image, reader = Image.new("RGB", (900, 300), "white"), RapidReader(threads=1)
     for row in range(3):
-        ImageDraw.Draw(image).text(
-            (20, 80 * row + 10), f"Invoice {row} total", "black", ImageFont.load_default(36)
-        )
+        ImageDraw.Draw(image).text((20, 80 * row + 10), f"Invoice {row} total", "black", ImageFont.load_default(36))
     lines = reader.read(image)
     pixels = np.ascontiguousarray(np.asarray(image)[:, :, ::-1])
     found = reader._engine(pixels, use_det=True, use_cls=True, use_rec=True)

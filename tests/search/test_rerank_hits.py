@@ -67,9 +67,7 @@ def hits(photos: Path) -> list[list[Hit]]:
 def ranked(rerank: HitReranker, results: Sequence[Sequence[Hit]], **page: object) -> list[list[Hit]]:
     """Rank what an index found for the queries again, and return the hits of a page."""
     queries = [Query(text) for text in QUERIES[: len(results)]]
-    answers = rerank.rerank(
-        queries, [Answer(Hits(hits), 4) for hits in results], [Page(**page)] * len(results)
-    )
+    answers = rerank.rerank(queries, [Answer(Hits(hits), 4) for hits in results], [Page(**page)] * len(results))
     return [answer.hits for answer in answers]
 
 
@@ -190,9 +188,7 @@ def test_scores_that_are_no_numbers_are_refused(
 
 
 @pytest.mark.medium
-def test_probabilities_are_those_of_the_model_that_ranks_again(
-    fused: TwoTower, hits: list[list[Hit]]
-) -> None:
+def test_probabilities_are_those_of_the_model_that_ranks_again(fused: TwoTower, hits: list[list[Hit]]) -> None:
     curve = Calibration(
         model=fused.fingerprint,
         data=CalibrationData("drawn", num_images=50, num_texts=10, num_pairs=10),
@@ -241,9 +237,7 @@ def test_a_page_is_one_of_the_new_order(fused: TwoTower, hits: list[list[Hit]]) 
     assert later.first(Page(top_k=1, skip=1, min_score=0.5)) == Page(top_k=2)
     (beyond,) = later.rerank([Query("red")], [Answer(Hits(hits[0][2:3]), 4, True)], [Page(1, 2)])
     assert (beyond.hits, beyond.more) == (hits[0][2:3], True)
-    (none,) = later.rerank(
-        [Query("red")], [Answer(Hits(hits[0][2:3]), 4, True)], [Page(1, 2, min_score=-9.0)]
-    )
+    (none,) = later.rerank([Query("red")], [Answer(Hits(hits[0][2:3]), 4, True)], [Page(1, 2, min_score=-9.0)])
     assert (none.hits, none.more) == ([], False)
     with pytest.raises(DataError):
         HitReranker(fused).rerank([Query(like="red.png")], [Answer(Hits(hits[0]))], [Page()])

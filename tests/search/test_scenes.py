@@ -25,9 +25,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> SearchEngine:
 
 
 def listed(engine: SearchEngine, query: str | Query, page: Page) -> list[tuple[str, int, int]]:
-    return [
-        (hit.id.removesuffix(".png")[:-1], hit.rank, hit.alike) for hit in engine.answer(query, page)[0].hits
-    ]
+    return [(hit.id.removesuffix(".png")[:-1], hit.rank, hit.alike) for hit in engine.answer(query, page)[0].hits]
 
 
 def test_a_scene_is_one_hit_with_a_count(engine: SearchEngine) -> None:
@@ -41,9 +39,7 @@ def test_pages_follow_each_other(engine: SearchEngine) -> None:
     whole = listed(engine, "green", Page(one_per="scene"))
     pages = [engine.answer("green", Page(1, skip, one_per="scene"))[0] for skip in range(5)]
     assert [hit.rank for page in pages for hit in page.hits] == [1, 2, 3, 4]
-    assert [
-        (hit.id.removesuffix(".png")[:-1], hit.rank, hit.alike) for page in pages for hit in page.hits
-    ] == whole
+    assert [(hit.id.removesuffix(".png")[:-1], hit.rank, hit.alike) for page in pages for hit in page.hits] == whole
     assert [page.more for page in pages] == [True, True, True, False, False]
 
 

@@ -72,9 +72,7 @@ def test_hits_come_in_the_order_of_the_models_scores(
 
 
 @pytest.mark.medium
-def test_the_maximum_proposes_to_a_store_and_the_similarity_orders(
-    make_photos: PhotoMaker, tmp_path: Path
-) -> None:
+def test_the_maximum_proposes_to_a_store_and_the_similarity_orders(make_photos: PhotoMaker, tmp_path: Path) -> None:
     model, photos = with_similarity(SmoothChamfer()), make_photos(30)
     build_index(model, photos[0].parent, tmp_path / "index", settings=IndexSettings(dtype="float32"))
     plan_engine(tmp_path / "index", "int8", model=model).note(tmp_path / "index")

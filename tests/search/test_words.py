@@ -142,9 +142,7 @@ def test_a_probability_is_that_of_looks(out: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_second_model_ranks_the_joined_order_again(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def scored(
-        _: object, queries: Sequence[Query], results: Sequence[Sequence[Hit]]
-    ) -> list[dict[str, float]]:
+    def scored(_: object, queries: Sequence[Query], results: Sequence[Sequence[Hit]]) -> list[dict[str, float]]:
         return [{hit.id: float(hit.rank) for hit in hits[:2]} for hits in results]
 
     monkeypatch.setattr(HitReranker, "_scores", scored)
@@ -296,9 +294,7 @@ def test_a_common_word_is_left_out_only_where_a_rarer_one_finds_something(family
 
 def test_a_word_is_common_among_the_items_that_fulfil_conditions(family: Path) -> None:
     where = ("year < 3",)  # 12 items, of which 3 show Grandma
-    found = SearchEngine(Painter(), Index.open(family)).answer(
-        "grandma zoe", Page(60, only="words", where=where)
-    )
+    found = SearchEngine(Painter(), Index.open(family)).answer("grandma zoe", Page(60, only="words", where=where))
     assert sorted(hit.id for hit in found[0].hits) == ["p00.png", "p01.png", "p02.png"]
     assert sorted(words(family, "grandma", where=("year < 30",))) == sorted(words(family, "grandma"))
 

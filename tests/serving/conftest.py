@@ -49,9 +49,7 @@ def make_model(seed: int, aggregator: object = "gpo", more: dict[str, str] | Non
     }
     model = build_model(parse_recipe(tree), captions=WORDS, seed=seed).eval()
     photos = [draw_photo(number, (64, 64)) for number in range(8)]
-    with (
-        torch.no_grad()
-    ):  # the random network hardly answers at all: bring what it says of photos to unit spread
+    with torch.no_grad():  # the random network hardly answers at all: bring what it says of photos to unit spread
         encoder = model.image.encoder
         local = encoder(model.read_images(photos)).local
         for weight in encoder.projection.parameters():

@@ -63,9 +63,7 @@ class Listening:
 def listening(album: Path) -> Iterator[Listening]:
     """A server with a token, on a port."""
     words = [sys.executable, *command(album, "--port", "0")]
-    process = subprocess.Popen(
-        words, stderr=subprocess.PIPE, text=True, env={**os.environ, "OPENVSE_TOKEN": TOKEN}
-    )
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env={**os.environ, "OPENVSE_TOKEN": TOKEN})
     with process:
         try:
             assert process.stderr is not None
@@ -88,9 +86,7 @@ def over_http(listening: Listening, asks: Asks) -> None:
 
 def over_stdio(album: Path, asks: Asks) -> None:
     async def run() -> None:
-        served = StdioServerParameters(
-            command=sys.executable, args=command(album, "--mcp"), env={**os.environ}
-        )
+        served = StdioServerParameters(command=sys.executable, args=command(album, "--mcp"), env={**os.environ})
         async with Client(served) as client:
             await asks(client)
 
@@ -122,9 +118,7 @@ async def asks_everything(client: Client) -> None:
     (hit,) = found["hits"]
     assert (hit["id"], found["searched"]) == ("red.jpg", 3)
     where = ["people = Grandma", "rating >= 4", "near = 52.5,13.4,1km"]
-    assert [each["id"] for each in (await said(client, "search", q="blue", where=where))["hits"]] == [
-        "red.jpg"
-    ]
+    assert [each["id"] for each in (await said(client, "search", q="blue", where=where))["hits"]] == ["red.jpg"]
     for name, given, written in SPELLED:
         as_meant = await said(client, "search", q="blue", **{name: given})
         assert await said(client, "search", q="blue", **{name: written}) == as_meant, written
@@ -248,9 +242,7 @@ def test_nonsense_slow_and_leaving_clients_keep_nobody(listening: Listening) -> 
     ]
     assert set(failures) <= {400, 413} and failures[-1] == 413
     silent = []
-    head = (
-        f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 900\r\n"
-    )
+    head = f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 900\r\n"
     call = {"name": "search", "arguments": {"text": "red"}}
     asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode()
     for number in range(60):
@@ -259,9 +251,7 @@ def test_nonsense_slow_and_leaving_clients_keep_nobody(listening: Listening) -> 
         if number % 2:
             silent.pop().close()
         with socket.create_connection(("127.0.0.1", listening.port)) as leaving:
-            whole = (
-                head.replace("900", str(len(asked))) + "Content-Type: application/json\r\nAccept: */*\r\n\r\n"
-            )
+            whole = head.replace("900", str(len(asked))) + "Content-Type: application/json\r\nAccept: */*\r\n\r\n"
             leaving.sendall(whole.encode() + asked)
     over_http(listening, asks_everything)
     for each in silent:
@@ -310,9 +300,7 @@ def test_nonsense_over_stdio_ends_nothing_and_the_end_of_input_ends_the_server(a
 @pytest.mark.slow
 def test_a_signal_ends_a_server_that_waits_for_input(album: Path) -> None:
     words = [sys.executable, *command(album, "--mcp")]
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
         process.stdin.flush()

@@ -74,9 +74,7 @@ def test_every_bound_of_the_description_is_that_of_the_server(client: TestClient
             sent: dict[str, Any] = {"files": {"image": png()}} if path.endswith("/image") else {}
             address = path.replace("{key}", "1").replace("{name}", "0" * 32)
             if method == "post" and not sent:
-                sent = {
-                    "json": {"queries": [{"text": "a"}]} if path == "/api/search" else {"question": "what"}
-                }
+                sent = {"json": {"queries": [{"text": "a"}]} if path == "/api/search" else {"question": "what"}}
                 query = {}
             if where == "path":
                 address = path.replace("{" + name + "}", str(value))
@@ -126,9 +124,7 @@ def test_what_is_wrong_with_a_body_is_told(client: TestClient) -> None:
             told = reply.json().get("error", "")
             assert reply.status_code == status and names(told, *named) and "\n" not in told, reply.text
     assert not failures, failures
-    plain = client.post(
-        "/api/search", content=b'{"queries": [{"text": "a"}]}', headers={"content-type": "text/plain"}
-    )
+    plain = client.post("/api/search", content=b'{"queries": [{"text": "a"}]}', headers={"content-type": "text/plain"})
     assert plain.status_code == 422 and "Content-Type: application/json" in plain.json()["error"]
 
 

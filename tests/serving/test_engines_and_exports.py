@@ -209,9 +209,7 @@ def test_an_exported_model_is_served(painted: tuple[Path, Path], place: Place) -
             assert reply["unknown_words"] == [{"word": "something", "read_as": None}]
         like = client.post("/api/search/image", files={"image": png(Image.new("RGB", (9, 9), "blue"))}).json()
         assert like["hits"][0]["id"] == "blue.png"
-        both = client.get(
-            "/api/search", params={"q": "red", "avoid": "green", "like": reply["hits"][0]["key"]}
-        )
+        both = client.get("/api/search", params={"q": "red", "avoid": "green", "like": reply["hits"][0]["key"]})
         assert both.status_code == 200
         told = client.get("/api/info").json()
         assert told["looks"] is False and told["images"] is True

@@ -50,9 +50,7 @@ def test_the_original_is_sent_as_it_is_and_cannot_run_anything(client: TestClien
     reply = client.get(f"/api/items/{key_of(client, '001.jpg')}/file")
     assert reply.content == (place.photos / "001.jpg").read_bytes()
     assert reply.headers["content-type"] == "image/jpeg"
-    assert reply.headers["content-security-policy"] == (
-        "default-src 'none'; img-src 'self'; media-src 'self'; sandbox"
-    )
+    assert reply.headers["content-security-policy"] == ("default-src 'none'; img-src 'self'; media-src 'self'; sandbox")
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,7 @@ def open_page(browser: Browser, troubles: list[str]) -> Iterator[Open]:
         base = "/".join(url.split("/")[:3])
         page.on(
             "request",
-            lambda asked: (
-                troubles.append(asked.url) if not asked.url.startswith((base, "blob:", "data:")) else None
-            ),
+            lambda asked: troubles.append(asked.url) if not asked.url.startswith((base, "blob:", "data:")) else None,
         )
         page.goto(url)
         pages.append(page)
@@ -91,9 +89,7 @@ def url(
 ) -> str:
     settings = Settings(rerank_top=10)
     names = {"rerank": "second", "answer": "answerer"}
-    return running(
-        Service(place.index, calibrated, settings, reranker=second, answerer=answerer, names=names)
-    ).url
+    return running(Service(place.index, calibrated, settings, reranker=second, answerer=answerer, names=names)).url
 
 
 def loaded(page: Page, count: int) -> None:
@@ -102,11 +98,7 @@ def loaded(page: Page, count: int) -> None:
 
 def serious(page: Page) -> list[str]:
     found = Axe().run(page).response["violations"]
-    return [
-        f"{each['id']}: {each['nodes'][0]['html']}"
-        for each in found
-        if each["impact"] in ("serious", "critical")
-    ]
+    return [f"{each['id']}: {each['nodes'][0]['html']}" for each in found if each["impact"] in ("serious", "critical")]
 
 
 def test_a_search_with_its_whole_life_by_keyboard(url: str, open_page: Open, troubles: list[str]) -> None:
@@ -260,9 +252,7 @@ def test_the_mouse_takes_the_panel_from_image_to_image(
     assert not troubles
 
 
-def test_a_question_is_answered_with_where_it_came_from(
-    url: str, open_page: Open, troubles: list[str]
-) -> None:
+def test_a_question_is_answered_with_where_it_came_from(url: str, open_page: Open, troubles: list[str]) -> None:
     page = open_page(f"{url}/?q=grass")
     loaded(page, 6)
     page.locator(".card").first.click()
@@ -277,16 +267,12 @@ def test_a_question_is_answered_with_where_it_came_from(
     assert not serious(page) and not troubles
 
 
-def test_an_image_is_chosen_pasted_and_dropped(
-    url: str, place: Place, open_page: Open, troubles: list[str]
-) -> None:
+def test_an_image_is_chosen_pasted_and_dropped(url: str, place: Place, open_page: Open, troubles: list[str]) -> None:
     page = open_page(url)
     expect(page.locator(".examples button").first).to_be_visible()
     page.set_input_files("#file", place.photos / "001.jpg")
     loaded(page, 6)
-    expect(page.locator(".card").first).to_have_attribute(
-        "aria-label", "1. the green cat sleeps, score 1.000"
-    )
+    expect(page.locator(".card").first).to_have_attribute("aria-label", "1. the green cat sleeps, score 1.000")
     page.locator("#q").fill("grass")
     page.keyboard.press("Enter")
     expect(page.locator("#mix")).to_be_visible()
@@ -297,9 +283,7 @@ def test_an_image_is_chosen_pasted_and_dropped(
     page.go_back()
     page.go_back()
     expect(page.locator("#q")).to_have_value("")
-    expect(page.locator(".card").first).to_have_attribute(
-        "aria-label", "1. the green cat sleeps, score 1.000"
-    )
+    expect(page.locator(".card").first).to_have_attribute("aria-label", "1. the green cat sleeps, score 1.000")
     page.go_forward()
     page.go_forward()
     expect(page.locator(".card").first).to_have_attribute("aria-label", str(mixed))

@@ -39,9 +39,7 @@ def locked(place: Place, model: TwoTower) -> Iterator[TestClient]:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    "path", ["/api/search?q=grass", "/api/info", "/metrics", "/openapi.json", "/api/items/1/file"]
-)
+@pytest.mark.parametrize("path", ["/api/search?q=grass", "/api/info", "/metrics", "/openapi.json", "/api/items/1/file"])
 def test_a_stranger_sees_nothing(locked: TestClient, path: str) -> None:
     for headers in ({}, {"authorization": "Bearer wrong"}, {"cookie": f"openvse_session={TOKEN}"}):
         reply = locked.get(path, headers=headers)
@@ -109,9 +107,7 @@ def bomb() -> bytes:
     """A PNG of 50,000 x 50,000 pixels in a few bytes."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-        )
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
     head = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
     body = zlib.compress(bytes(100_000))
@@ -223,9 +219,7 @@ def test_uploads_beyond_the_places_wait(place: Place, model: TwoTower) -> None:
 def test_no_reply_says_where_files_are(own_place: Place, model: TwoTower, answerer: ServedAnswerer) -> None:
     """Neither an answer nor an error names a folder of the server, also where the metadata do."""
     photos = own_place.photos
-    lines = [
-        {"file_name": "001.jpg", "title": f"{photos}/001.jpg by hand", "places": [f"in {photos}", "/usr"]}
-    ]
+    lines = [{"file_name": "001.jpg", "title": f"{photos}/001.jpg by hand", "places": [f"in {photos}", "/usr"]}]
     (photos / "metadata.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     build_index(model, photos, own_place.index)
     with client_of(Service(own_place.index, model, Settings(), answerer=answerer)) as client:
@@ -239,9 +233,7 @@ def test_no_reply_says_where_files_are(own_place: Place, model: TwoTower, answer
             for each in (key, broken, gone, 10**6)
             for rest in ("", "/file", "/thumbnail", "/similar", "/looked?q=grass", "/nothing")
         ]
-        replies += [
-            client.post(f"/api/items/{each}/ask", json={"question": "what"}) for each in (broken, gone)
-        ]
+        replies += [client.post(f"/api/items/{each}/ask", json={"question": "what"}) for each in (broken, gone)]
         for path in ("/api/info", "/api/search?q=grass", "/openapi.json", "/metrics", "/", "/api/none"):
             replies.append(client.get(path))
         for name in client.get("/openapi.json").json()["paths"]:
@@ -306,9 +298,7 @@ def test_files_that_are_no_images_are_not_sent_whatever_the_index_says(
         served.file(key)
 
 
-def test_an_error_of_a_model_names_no_place(
-    place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_a_model_names_no_place(place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(place.index, model, Settings())
 
     async def gone(*_: object, **__: object) -> None:
@@ -389,9 +379,7 @@ def test_captions_are_read_again_only_when_texts_change(
         assert service.reload() and len(read) == 2
 
 
-def test_the_first_query_by_a_picture_loads_its_model_beside_the_searches(
-    place: Place, model: TwoTower
-) -> None:
+def test_the_first_query_by_a_picture_loads_its_model_beside_the_searches(place: Place, model: TwoTower) -> None:
     threads: list[str] = []
     service = Service(place.index, model, Settings())
     encode = service.model.encode_image

@@ -27,9 +27,7 @@ Start = Callable[[Service], Running]
 
 
 @pytest.mark.medium
-def test_others_are_served_beside_silent_and_slow_clients(
-    place: Place, model: TwoTower, running: Start
-) -> None:
+def test_others_are_served_beside_silent_and_slow_clients(place: Place, model: TwoTower, running: Start) -> None:
     server = running(Service(place.index, model, Settings()))
     address = ("127.0.0.1", server.port)
     silent = [socket.create_connection(address) for _ in range(120)]
@@ -87,9 +85,7 @@ def test_requests_beside_more_work_than_allowed_are_refused(
 
 
 @pytest.mark.medium
-def test_an_updated_index_is_served_without_losing_a_request(
-    own_place: Place, model: TwoTower, running: Start
-) -> None:
+def test_an_updated_index_is_served_without_losing_a_request(own_place: Place, model: TwoTower, running: Start) -> None:
     server = running(Service(own_place.index, model, Settings(reload_s=0.05)))
     stop, statuses = threading.Event(), list[int]()
 

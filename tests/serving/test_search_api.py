@@ -51,9 +51,7 @@ def test_pages_follow_each_other_and_end(client: TestClient, engine: SearchEngin
     assert first["more"] and not last["more"]
 
 
-def test_several_queries_with_images_items_and_what_to_avoid(
-    client: TestClient, engine: SearchEngine
-) -> None:
+def test_several_queries_with_images_items_and_what_to_avoid(client: TestClient, engine: SearchEngine) -> None:
     key = client.get("/api/items", params={"id": "001.jpg"}).json()["key"]
     queries = [
         {"q": DOG},
@@ -154,9 +152,7 @@ def test_similar_leaves_out_the_item(client: TestClient, engine: SearchEngine) -
 
 
 @pytest.mark.medium
-def test_the_second_model_moves_the_first_hits(
-    client: TestClient, engine: SearchEngine, second: TwoTower
-) -> None:
+def test_the_second_model_moves_the_first_hits(client: TestClient, engine: SearchEngine, second: TwoTower) -> None:
     reply = client.get("/api/search", params={"q": DOG, "top_k": 8, "rerank": True}).json()
     first = engine.search(DOG, top_k=8)
     again = engine.answer(DOG, Page(top_k=8), HitReranker(second, top=5))[0].hits

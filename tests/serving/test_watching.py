@@ -37,9 +37,7 @@ def embedded(model: TwoTower, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of images of each batch that the model embeds from now on."""
     counts: list[int] = []
     before = model.encode_pixels
-    monkeypatch.setattr(
-        model, "encode_pixels", lambda images: (counts.append(len(images)), before(images))[1]
-    )
+    monkeypatch.setattr(model, "encode_pixels", lambda images: (counts.append(len(images)), before(images))[1])
     return counts
 
 
@@ -202,9 +200,7 @@ def test_the_end_of_the_server_stops_an_update(own_place: Place, model: TwoTower
     assert len(Index.open(own_place.index)) == 88
 
 
-def test_what_cannot_be_watched_is_refused(
-    own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_watched_is_refused(own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TwoTower, "makes_index", False)
     with pytest.raises(ModelError, match="--watch"):
         Service(own_place.index, model, Settings(), watch=True)

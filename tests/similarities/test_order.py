@@ -46,9 +46,7 @@ def test_equals_the_loop(num_images: int, num_texts: int, k: int, m: int, seed: 
 def test_tiles_do_not_show() -> None:
     images, texts = random_set(5, 1, 0), random_set(7, 1, 1)
     expected = [[slow_score(i, t) for t in texts.vectors[:, 0]] for i in images.vectors[:, 0]]
-    torch.testing.assert_close(
-        Order()(images, texts), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-10
-    )
+    torch.testing.assert_close(Order()(images, texts), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-10)
 
 
 @pytest.mark.usefixtures("tiles")

@@ -22,9 +22,7 @@ def test_scores_are_cosines_and_logits_are_scaled() -> None:
     scores = similarity(images, texts)
     assert torch.equal(scores, SetMax()(images, texts))
     for i, t in ((0, 0), (2, 1)):
-        cosine = sum(
-            a * b for a, b in zip(images.vectors[i, 0].tolist(), texts.vectors[t, 0].tolist(), strict=True)
-        )
+        cosine = sum(a * b for a, b in zip(images.vectors[i, 0].tolist(), texts.vectors[t, 0].tolist(), strict=True))
         assert similarity.logits(scores)[i, t].item() == pytest.approx(117.0 * cosine - 12.5, abs=1e-4)
 
 

@@ -215,9 +215,7 @@ rows:
 def test_a_row_is_what_a_file_with_the_file_as_its_base_would_be(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(ROWS)
     (tmp_path / "a.yaml").write_text("base: mine.yaml\nname: mine_mean\nimage: {aggregator: mean}\n")
-    (tmp_path / "b.yaml").write_text(
-        "base: a.yaml\nname: mine_mean_small\nembed_dim: 64\ndescription: of the row\n"
-    )
+    (tmp_path / "b.yaml").write_text("base: a.yaml\nname: mine_mean_small\nembed_dim: 64\ndescription: of the row\n")
     assert read_recipe(tmp_path / "mine_mean") == read_recipe(tmp_path / "a.yaml")
     assert read_recipe(tmp_path / "mine_mean_small.yaml") == read_recipe(tmp_path / "b.yaml")
     (tmp_path / "c.yaml").write_text("base: mine_mean_small\nseed: 3\n")
@@ -233,17 +231,13 @@ def test_rows_of_a_folder_are_called_like_files_of_it(tmp_path: Path) -> None:
     folder, named = tmp_path / "small", tmp_path / "named"
     folder.mkdir()
     named.mkdir()
-    (folder / "rows.yaml").write_text(
-        "rows: {mean: {base: gpo}, gpo: {seed: 3, rows: {more: {embed_dim: 4}}}}"
-    )
+    (folder / "rows.yaml").write_text("rows: {mean: {base: gpo}, gpo: {seed: 3, rows: {more: {embed_dim: 4}}}}")
     (named / "rows.yaml").write_text("name: mine\nrows: {a: {base: b}, b: {name: other}, c/d: {seed: 1}}")
     assert read_recipe(folder / "mean") == {"name": "mean", "seed": 3}
     assert read_recipe(folder / "gpo_more.yaml") == {"name": "gpo_more", "seed": 3, "embed_dim": 4}
     assert read_recipe(named / "a")["name"] == "mine_a"
     assert read_recipe(named / "b")["name"] == "other"
-    assert list_recipes(str(folder / "rows.yaml")) == [
-        str(folder / each) for each in ("mean", "gpo", "gpo_more")
-    ]
+    assert list_recipes(str(folder / "rows.yaml")) == [str(folder / each) for each in ("mean", "gpo", "gpo_more")]
     with pytest.raises(RecipeError, match=str(folder / "gpo_more")):
         read_recipe(folder / "men")
     with pytest.raises(RecipeError, match="allowed: vse_0/coco_1crop_gru, vse_0/flickr30k_1crop_gru"):
@@ -275,9 +269,7 @@ def test_an_unknown_row_names_the_rows_there_are(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(ROWS)
     with pytest.raises(RecipeError, match="mine_mean.*mine_mean_small"):
         read_recipe(tmp_path / "mine_men")
-    with pytest.raises(
-        RecipeError, match="coco_regions_bigru_gcn'.*'openvse list recipes vse_infinity/coco'"
-    ):
+    with pytest.raises(RecipeError, match="coco_regions_bigru_gcn'.*'openvse list recipes vse_infinity/coco'"):
         read_recipe("vse_infinity/coco_regions_bigru_gnc")
 
 
@@ -297,9 +289,7 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
 
 
 WHOLE = [
-    name
-    for name in list_recipes()
-    if "text" in (tree := read_recipe(name)) and not isinstance(tree.get("start"), str)
+    name for name in list_recipes() if "text" in (tree := read_recipe(name)) and not isinstance(tree.get("start"), str)
 ]
 
 

@@ -15,9 +15,7 @@ from tests.failures import Failures
 
 VSE_2AD = [
     f"vse_2ad/{data}_{features}_{text}"
-    for data, features, text in product(
-        ("coco", "flickr30k"), ("regions", "grids", "patches"), ("bigru", "bert")
-    )
+    for data, features, text in product(("coco", "flickr30k"), ("regions", "grids", "patches"), ("bigru", "bert"))
 ]
 RELEASED = ["vse_2ad/flickr30k_regions_bigru_released", "vse_2ad/flickr30k_regions_bert_released"]
 
@@ -92,9 +90,7 @@ def test_bert_is_augmented_and_started_as_released(name: str) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "k"), [("coco_grids_bigru", 2), ("tgif_frames_bigru", 3), ("mrw_frames_bigru", 5)]
-)
+@pytest.mark.parametrize(("name", "k"), [("coco_grids_bigru", 2), ("tgif_frames_bigru", 3), ("mrw_frames_bigru", 5)])
 def test_pvse_has_the_k_of_its_figures(name: str, k: int) -> None:
     recipe = read(f"pvse/{name}")
     towers: tuple[dict[str, Any], ...] = (recipe.image.aggregator.options, recipe.text.aggregator.options)
@@ -125,9 +121,7 @@ def test_plots_of_pvse_are_of_models_before_the_cnn_is_fine_tuned(row: str) -> N
 
 
 STATED = [
-    name
-    for name in list_recipes()
-    if any("parameters" in each for each in read_recipe(name).get("published") or ())
+    name for name in list_recipes() if any("parameters" in each for each in read_recipe(name).get("published") or ())
 ]
 
 

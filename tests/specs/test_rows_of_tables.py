@@ -42,9 +42,7 @@ def test_rows_of_vse_2ad_differ_in_the_aggregators() -> None:
     failures = Failures()
     for row in AGGREGATORS:
         with failures.of(row):
-            assert plain(f"vse_2ad/coco_regions_bigru_{row}", *SIDES) == plain(
-                "vse_2ad/coco_regions_bigru", *SIDES
-            )
+            assert plain(f"vse_2ad/coco_regions_bigru_{row}", *SIDES) == plain("vse_2ad/coco_regions_bigru", *SIDES)
     assert not failures, failures
 
 
@@ -88,9 +86,7 @@ def test_augmented_vse_pp_is_offered_beside() -> None:
     assert load_recipe(augmented).image.aggregator.name == "mean"
 
 
-@pytest.mark.parametrize(
-    "data", ["msr_vtt_frames_bigru", "vatex_frames_bigru", "clips_cpu", "photo_clips_cpu"]
-)
+@pytest.mark.parametrize("data", ["msr_vtt_frames_bigru", "vatex_frames_bigru", "clips_cpu", "photo_clips_cpu"])
 def test_hgr_infinity_is_hgr_with_gpo(data: str) -> None:
     hgr, infinity = plain(f"hgr/{data}"), plain(f"hgr_infinity/{data}")
     pools = []

@@ -113,9 +113,7 @@ def test_other_parts_tasks_and_vocabularies_are_refused(corpus: Path, tmp_path: 
     answerer = load(tmp_path / "answers" / "best")
     with pytest.raises(ModelError):
         blend(first, answerer, request(corpus))
-    done = blend(
-        answerer, answerer, Request(f"question_folder:{questions}", "validation", (questions / "features",))
-    )
+    done = blend(answerer, answerer, Request(f"question_folder:{questions}", "validation", (questions / "features",)))
     assert done.metric == "accuracy" and done.share == 0.0
 
 

@@ -82,9 +82,7 @@ def test_provenance_of_any_form_does_not_keep_a_model_from_loading(trained: Path
 
 
 @pytest.mark.parametrize("version", [1, 3])
-def test_a_folder_of_another_format_is_refused_with_what_to_do(
-    trained: Path, tmp_path: Path, version: int
-) -> None:
+def test_a_folder_of_another_format_is_refused_with_what_to_do(trained: Path, tmp_path: Path, version: int) -> None:
     folder = load(trained).save(tmp_path)
     (folder / "config.json").write_text(json.dumps({**config_of(folder), "format_version": version}))
     with pytest.raises(ModelError, match=f"{version}.*2"):

@@ -199,9 +199,7 @@ def test_it_trains_resumes_loads_and_evaluates(counting: None, tmp_path: Path) -
 
 
 @pytest.mark.medium
-def test_without_its_plugin_the_task_is_named(
-    counting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_its_plugin_the_task_is_named(counting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = write_tiny_corpus(tmp_path / "data")
     best = run_recipe(parse_recipe(recipe_of(corpus)), tmp_path / "run").best
     monkeypatch.setattr(TASKS, "_parts", {name: TASKS.get(name) for name in ("retrieval", "vqa")})

@@ -39,11 +39,7 @@ def test_our_own_keep_their_promises() -> None:
         *(("backbone", name, options) for name, options in SMALL.items()),
         *(("text_encoder", name, {"min_count": 1, "word_dim": 6}) for name in ("bigru", "bag_of_words")),
         *(("fusion", name, {"num_heads": 2}) for name in FUSIONS),
-        *(
-            (registry.kind, name, {})
-            for registry in (PROJECTIONS, AUGMENTATIONS, METRICS, TASKS)
-            for name in registry
-        ),
+        *((registry.kind, name, {}) for registry in (PROJECTIONS, AUGMENTATIONS, METRICS, TASKS) for name in registry),
     ]
     for kind, name, options in cases:
         with failures.of(kind, name):
@@ -89,9 +85,7 @@ class Half(TaskKind):
 def test_broken_promises_are_named(tmp_path: Path) -> None:
     failures = Failures()
     (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes" / "mine.yaml").write_text(
-        "base: vse_infinity/folder_cpu\nimage: {aggregator: none_such}\n"
-    )
+    (tmp_path / "recipes" / "mine.yaml").write_text("base: vse_infinity/folder_cpu\nimage: {aggregator: none_such}\n")
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
     whole = tmp_path / "a.png"
     loose = ImageFormat("Loose", "loose png", begins=lambda start: True)

@@ -26,9 +26,7 @@ class PlainStore(VectorStore):
 
     places: ClassVar[dict[str, dict[int, np.ndarray]]] = {}
 
-    def __init__(
-        self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
-    ) -> None:
+    def __init__(self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False) -> None:
         if not create and str(address) not in self.places:
             raise EngineError(f"{address} is missing")
         self._name, self._num_embeddings = str(address), num_embeddings
@@ -75,9 +73,7 @@ def test_our_stores_keep_the_contract(name: str, tmp_path: Path, request: pytest
     check_store(STORES.get(name), EngineAddress(name, "openvse_0123456789ab", url, tmp_path, url))
 
 
-def test_a_store_of_ones_own_is_one_class_and_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_of_ones_own_is_one_class_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_store(PlainStore, EngineAddress("plain", "mine", folder=tmp_path))
     monkeypatch.setattr(STORES, "_parts", dict(STORES._parts))
     STORES.add("plain", StoreKind(PlainStore))

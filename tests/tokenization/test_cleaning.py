@@ -40,9 +40,7 @@ def letters(words: Sequence[str]) -> list[tuple[list[int], list[str]]]:
 
 def in_bytes(words: Sequence[str]) -> list[tuple[list[int], list[str]]]:
     """Cut words into bytes, as SentencePiece does with letters that it lacks, after the mark of a space."""
-    return [
-        ([1] * len(word.encode()), ["▁", *(f"<0x{each:02X}>" for each in word.encode())]) for word in words
-    ]
+    return [([1] * len(word.encode()), ["▁", *(f"<0x{each:02X}>" for each in word.encode())]) for word in words]
 
 
 @pytest.mark.parametrize("word", ["قطة", "«قطة»", "дом", "ねこ", "שלום,"])
@@ -53,9 +51,7 @@ def test_a_word_that_is_spelled_out_is_unknown(word: str) -> None:
 
 
 def test_what_a_tokenizer_knows_is_not_unknown() -> None:
-    assert unknown_words("猫 北 北京 собака (собака) dog dgo naïve x² 3.5 — 🐶", letters, 0) == [
-        UnknownWord("猫")
-    ]
+    assert unknown_words("猫 北 北京 собака (собака) dog dgo naïve x² 3.5 — 🐶", letters, 0) == [UnknownWord("猫")]
     assert unknown_words("猫 ж naïve dog", in_bytes, None) == [UnknownWord("猫"), UnknownWord("ж")]
     assert unknown_words("", letters, 0) == []
 

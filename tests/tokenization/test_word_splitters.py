@@ -28,9 +28,7 @@ def test_words_are_the_default() -> None:
         "t",
         "shirt",
     ]
-    assert (
-        WORD_SPLITTERS.get("words")()("A T-shirt") == WordsSplitter()("A T-shirt") == split_words("A T-shirt")
-    )
+    assert WORD_SPLITTERS.get("words")()("A T-shirt") == WordsSplitter()("A T-shirt") == split_words("A T-shirt")
 
 
 @pytest.mark.parametrize(

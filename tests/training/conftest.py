@@ -24,9 +24,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
     torch.manual_seed(0)
     layers = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "hidden_size": 16}
     vocabulary = [*SPECIALS, *WORDS]
-    BertModel(BertConfig(vocab_size=len(vocabulary), max_position_embeddings=32, **layers)).save_pretrained(
-        folder
-    )
+    BertModel(BertConfig(vocab_size=len(vocabulary), max_position_embeddings=32, **layers)).save_pretrained(folder)
     (folder / "vocab.txt").write_text("\n".join(vocabulary))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
     return str(folder)

@@ -57,9 +57,7 @@ def test_they_change_nothing_at_first_and_merge_into_the_weights(bert: str) -> N
     add_adapters(encoder.backbone, Lora(rank=2))
     torch.testing.assert_close(encoder(inputs).local, before)
     trained = [name for name, weight in encoder.backbone.named_parameters() if weight.requires_grad]
-    assert (
-        trained and all("lora_" in name for name in trained) and not any("pooler" in name for name in trained)
-    )
+    assert trained and all("lora_" in name for name in trained) and not any("pooler" in name for name in trained)
     encoder(inputs).local.square().sum().backward()
     with torch.no_grad():
         for name, weight in encoder.named_parameters():
@@ -90,9 +88,7 @@ def test_a_run_with_adapters_saves_a_plain_model_and_resumes(corpus: Path, bert:
     change = model.text.encoder.backbone.state_dict()[query] - plain.backbone.state_dict()[query]
     assert 0 < int(torch.linalg.matrix_rank(change, atol=1e-6)) <= 2
     embedding = "embeddings.word_embeddings.weight"
-    assert torch.equal(
-        model.text.encoder.backbone.state_dict()[embedding], plain.backbone.state_dict()[embedding]
-    )
+    assert torch.equal(model.text.encoder.backbone.state_dict()[embedding], plain.backbone.state_dict()[embedding])
 
 
 def test_a_vision_transformer_too(tmp_path: Path) -> None:
@@ -119,6 +115,4 @@ def test_a_vision_transformer_too(tmp_path: Path) -> None:
                 weight.normal_()
     merged = without_adapters(backbone)
     assert set(merged.state_dict()) == names
-    torch.testing.assert_close(
-        merged.eval()(pixels).local, backbone.eval()(pixels).local, rtol=1e-4, atol=1e-5
-    )
+    torch.testing.assert_close(merged.eval()(pixels).local, backbone.eval()(pixels).local, rtol=1e-4, atol=1e-5)

@@ -80,9 +80,7 @@ def test_the_order_of_the_pairs_counts_in_training_and_not_in_validation() -> No
     records = [Record(f"{number}.jpg", Path(f"{number}.jpg"), [f"a {number}"]) for number in range(5)]
     one, other = (build_corpus("some", each, require_images=False) for each in (records, records[::-1]))
     for ordered in (True, False):
-        assert (
-            SplitData.of_pairs(one, ordered=ordered) == SplitData.of_pairs(other, ordered=ordered)
-        ) is not ordered
+        assert (SplitData.of_pairs(one, ordered=ordered) == SplitData.of_pairs(other, ordered=ordered)) is not ordered
 
 
 @pytest.mark.medium
@@ -102,9 +100,7 @@ def test_data_at_another_place_are_the_same_if_their_pairs_are(corpus: Path, tmp
 
 
 @pytest.mark.medium
-def test_images_that_move_from_training_to_validation_are_told_as_leakage(
-    corpus: Path, tmp_path: Path
-) -> None:
+def test_images_that_move_from_training_to_validation_are_told_as_leakage(corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     stopped(tiny_recipe(corpus, phases=EPOCHS), run, 5)
     change_lines(corpus, two_moved)

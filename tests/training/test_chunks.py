@@ -44,9 +44,7 @@ def gradients(model: TwoTower, tree: dict[str, Any], size: int | None) -> list[T
     mask[:, 0] = True
     torch.manual_seed(1)  # the augmentation and dropout of training
     images, texts = model(Inputs(values, mask), model.read_texts(CAPTIONS))
-    scored = ScoredBatch(
-        model.similarity(images, texts), torch.eye(len(CAPTIONS), dtype=torch.bool), images, texts
-    )
+    scored = ScoredBatch(model.similarity(images, texts), torch.eye(len(CAPTIONS), dtype=torch.bool), images, texts)
     build_objective(parse_recipe(tree), model=model)(scored)["loss"].backward()
     return [weight.grad for weight in model.parameters() if weight.requires_grad]
 

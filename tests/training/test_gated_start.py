@@ -53,9 +53,7 @@ def start_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return make
 
 
-def heads(
-    start: Path, source: Path, *, image: Any = "gpo", text: Any = "gpo", **training: Any
-) -> RetrievalRecipe:
+def heads(start: Path, source: Path, *, image: Any = "gpo", text: Any = "gpo", **training: Any) -> RetrievalRecipe:
     """Return a recipe with gated heads over the frozen towers of a start."""
     tree = tiny_tree(source, **{"phases": [{"epochs": 1}], **training})
     sides = {
@@ -67,9 +65,7 @@ def heads(
     return parse_recipe({**kept, "start": str(start), "data": data, **sides})
 
 
-@pytest.mark.parametrize(
-    "pool", ["adpool", {"name": "pie_net", "num_embeddings": 3}], ids=["adpool", "pie_net"]
-)
+@pytest.mark.parametrize("pool", ["adpool", {"name": "pie_net", "num_embeddings": 3}], ids=["adpool", "pie_net"])
 @pytest.mark.parametrize("family", ["clip", "siglip", "align"])
 def test_step_0_scores_as_the_start(family: str, pool: Any, start_of: Any, album: Path) -> None:
     start = load_as(TwoTower, start_of(family))
@@ -87,9 +83,7 @@ def test_step_0_scores_as_the_start(family: str, pool: Any, start_of: Any, album
 
 
 @pytest.mark.parametrize("family", ["clip", "siglip"])
-def test_a_run_on_stored_tokens_of_both_sides(
-    family: str, start_of: Any, album: Path, tmp_path: Path
-) -> None:
+def test_a_run_on_stored_tokens_of_both_sides(family: str, start_of: Any, album: Path, tmp_path: Path) -> None:
     """A phase may name the image encoder of SigLIP, of which nothing trains anyway."""
     watcher = Recorder()
     recipe = heads(start_of(family), album, phases=[{"epochs": 2, "frozen": ["image.encoder"]}])
@@ -102,9 +96,7 @@ def test_a_run_on_stored_tokens_of_both_sides(
         assert {key: record[key] for key in ("rsum", "i2t_r1", "t2i_r1")} == {
             key: before[key] for key in ("rsum", "i2t_r1", "t2i_r1")
         }
-    assert {"  image.aggregator.pool: new (GPO behind a gate)", "  image.encoder: taken"} <= set(
-        watcher.notes
-    )
+    assert {"  image.aggregator.pool: new (GPO behind a gate)", "  image.encoder: taken"} <= set(watcher.notes)
     assert ("  image.aggregator.base: taken" in watcher.notes) == (family == "siglip")
     for side in ("features", "text_features"):
         assert (tmp_path / "run" / side).is_dir()

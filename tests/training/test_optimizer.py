@@ -117,9 +117,7 @@ def test_best_holds_the_mean_and_the_checkpoint_both(
     expected = None
     for number, after in enumerate(weights, start=1):
         decay = min(0.5, (1 + number) / (10 + number))
-        expected = after[name] * (1 - decay) + decay * (
-            start_of(corpus, name) if expected is None else expected
-        )
+        expected = after[name] * (1 - decay) + decay * (start_of(corpus, name) if expected is None else expected)
     torch.testing.assert_close(saved[name], expected)
     assert not torch.equal(saved[name], plain["model"][name])
 

@@ -63,9 +63,7 @@ def test_a_run_without_a_store_is_the_run_with_it(features, places, run_with_sto
     assert not (tmp_path / "own" / "features").exists()
     model = load_as(TwoTower, own.best)
     embedded = embed_corpus(model, open_corpus(arrays).split("validation"))
-    report = evaluate_sets(
-        embedded.images, embedded.texts, embedded.corpus.relevance, model.similarity, resamples=0
-    )
+    report = evaluate_sets(embedded.images, embedded.texts, embedded.corpus.relevance, model.similarity, resamples=0)
     assert report.metrics["rsum"] == pytest.approx(own.progress.best_score)
 
 

@@ -23,9 +23,7 @@ def test_two_processes_train_as_one_and_the_number_may_change(tmp_path: Path) ->
     tree["image"]["encoder"]["augmentation"] = tree["text"]["encoder"]["size_augmentation"] = "none"
     run_recipe(parse_recipe(tree), tmp_path / "one")
     recipe = tmp_path / "one" / "recipe.yaml"
-    printed = side_by_side(
-        tmp_path, 2, "train", recipe, "training.phases.1.epochs=2", "--out", tmp_path / "two"
-    )
+    printed = side_by_side(tmp_path, 2, "train", recipe, "training.phases.1.epochs=2", "--out", tmp_path / "two")
     assert printed == [f"{tmp_path / 'two' / 'best'}\n", ""]  # not one line a process
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert (len(one), len(two)) == (32, 24) and two == pytest.approx(one[:24], rel=1e-5)

@@ -29,9 +29,7 @@ def test_a_resumed_log_drops_what_will_be_repeated(tmp_path: Path) -> None:
 
 
 def test_checkpoint_round_trip(tmp_path: Path) -> None:
-    progress = Progress(
-        epoch=2, step=5, global_step=25, best_score=123.4, best_epoch=1, loss_sum=0.5, seconds=9.0
-    )
+    progress = Progress(epoch=2, step=5, global_step=25, best_score=123.4, best_epoch=1, loss_sum=0.5, seconds=9.0)
     save_checkpoint(tmp_path / "last.pt", progress, {"model": {"w": torch.arange(3)}})
     again, state = load_checkpoint(tmp_path / "last.pt")
     assert again == progress
@@ -99,9 +97,7 @@ def write(path: Path, records: list[dict[str, object]], end: str = "") -> Path:
 
 def test_numbers_over_steps_and_what_a_killed_run_was_writing(tmp_path: Path) -> None:
     not_finite = {"kind": "train", "epoch": 2, "global_step": 40, "loss": float("nan")}
-    found = read_records(
-        write(tmp_path / "metrics.jsonl", [*TRAIN, not_finite], '[1, 2]\n{"kind": "train", "epo')
-    )
+    found = read_records(write(tmp_path / "metrics.jsonl", [*TRAIN, not_finite], '[1, 2]\n{"kind": "train", "epo'))
     assert found.unreadable == 2
     assert found.names("train") == ["loss", "images_per_s"]
     series = found.series("train", "loss")
@@ -125,8 +121,7 @@ def test_the_time_is_that_of_the_last_epoch(tmp_path: Path) -> None:
 def test_peak_memory_is_that_of_all_sessions(tmp_path: Path) -> None:
     # A run that is resumed begins again with a small process.
     times = [
-        {"kind": "time", "epoch": e, "global_step": e, "seconds": e, "memory_bytes": m}
-        for e, m in ((1, 9e8), (2, 7e8))
+        {"kind": "time", "epoch": e, "global_step": e, "seconds": e, "memory_bytes": m} for e, m in ((1, 9e8), (2, 7e8))
     ]
     assert read_records(write(tmp_path / "metrics.jsonl", times)).memory() == 9e8
 

@@ -54,9 +54,7 @@ def test_warmup_may_last_part_of_an_epoch() -> None:
     st.sampled_from(["max", "min"]),
     st.sampled_from([0.0, 1e-4, 0.3]),
 )
-def test_equals_pytorch(
-    values: list[float], patience: int, factor: float, mode: str, threshold: float
-) -> None:
+def test_equals_pytorch(values: list[float], patience: int, factor: float, mode: str, threshold: float) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     oracle = torch.optim.lr_scheduler.ReduceLROnPlateau(
         optimizer, mode=mode, factor=factor, patience=patience, threshold=threshold, eps=0.0

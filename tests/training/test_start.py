@@ -44,9 +44,7 @@ def short(corpus: Path, start: Path, **model: Any) -> dict[str, Any]:
 def test_a_short_recipe_takes_the_model_of_its_start(corpus: Path, base: Path, tmp_path: Path) -> None:
     recipe, watcher = parse_recipe(short(corpus, base)), Recorder()
     assert recipe.embed_dim == 16 and recipe.text.encoder.name == "bigru"
-    still = recipe.model_copy(
-        update={"optimizer": recipe.optimizer.model_copy(update={"learning_rate": 1e-12})}
-    )
+    still = recipe.model_copy(update={"optimizer": recipe.optimizer.model_copy(update={"learning_rate": 1e-12})})
     run_recipe(still, tmp_path / "run", watcher=watcher)
     before = load_file(base / "best" / "model.safetensors")
     after = torch.load(tmp_path / "run" / "last.pt", weights_only=True)["model"]
@@ -54,9 +52,7 @@ def test_a_short_recipe_takes_the_model_of_its_start(corpus: Path, base: Path, t
         torch.testing.assert_close(after[name], weight, rtol=0, atol=1e-8)
     fingerprint = load_as(TwoTower, base / "best").fingerprint
     assert watcher.notes[0].startswith("vocabulary") or fingerprint in watcher.notes[0]
-    assert {"  image.encoder: taken", "  text.encoder: taken", "  text.aggregator: taken"} <= set(
-        watcher.notes
-    )
+    assert {"  image.encoder: taken", "  text.encoder: taken", "  text.aggregator: taken"} <= set(watcher.notes)
 
 
 @pytest.mark.medium
@@ -71,9 +67,7 @@ def test_before_is_the_start_s_own_validation_and_after_is_paired_with_it(
     for side, model in (("before", base / "best"), ("after", tmp_path / "run" / "best")):
         loaded = load_as(TwoTower, model)
         embedded = embed_corpus(loaded, validation, FeatureStore(corpus / "features"))
-        reports[side] = evaluate_sets(
-            embedded.images, embedded.texts, validation.relevance, loaded.similarity
-        )
+        reports[side] = evaluate_sets(embedded.images, embedded.texts, validation.relevance, loaded.similarity)
     assert records["before"]["rsum"] == pytest.approx(reports["before"].metrics["rsum"])
     assert records["before"]["global_step"] == 0
     if result.progress.best_epoch:  # then best/ is what comes after
@@ -98,9 +92,7 @@ def test_a_run_that_ends_below_its_start_keeps_it(corpus: Path, base: Path, tmp_
     assert result.progress.best_epoch == 0
     assert load_as(TwoTower, result.best).fingerprint == load_as(TwoTower, base / "best").fingerprint
     assert any("best/ keeps the start" in warning for warning in watcher.warnings)
-    assert (
-        json.loads((tmp_path / "run" / "before_after.json").read_text())["metrics"]["rsum"]["difference"] < 0
-    )
+    assert json.loads((tmp_path / "run" / "before_after.json").read_text())["metrics"]["rsum"]["difference"] < 0
 
 
 @pytest.mark.medium
@@ -142,10 +134,7 @@ def test_another_width_begins_anew_where_named_and_is_refused_where_inherited(
     watcher = Recorder()
     run_recipe(parse_recipe(short(corpus, base, embed_dim=24, **named)), tmp_path / "run", watcher=watcher)
     assert "  text.encoder.words: taken" in watcher.notes
-    assert any(
-        note.startswith("  text.encoder.gru: new (") and "72" in note and "48" in note
-        for note in watcher.notes
-    )
+    assert any(note.startswith("  text.encoder.gru: new (") and "72" in note and "48" in note for note in watcher.notes)
     with pytest.raises(RecipeError, match="fusion"):
         parse_recipe(short(corpus, base, fusion="start"))
 
@@ -154,17 +143,13 @@ def test_another_width_begins_anew_where_named_and_is_refused_where_inherited(
 def test_nothing_that_agrees_is_refused(corpus: Path, base: Path, tmp_path: Path) -> None:
     encoder = {"name": "precomputed", "feature_dim": 12, "projection": "residual_mlp"}
     words = {"name": "bigru", "word_dim": 6, "min_count": 1}
-    sides = {
-        side: {"encoder": each, "aggregator": "max"} for side, each in (("image", encoder), ("text", words))
-    }
+    sides = {side: {"encoder": each, "aggregator": "max"} for side, each in (("image", encoder), ("text", words))}
     with pytest.raises(RecipeError, match="base"):
         run_recipe(parse_recipe(short(corpus, base, **sides)), tmp_path / "run")
 
 
 @pytest.mark.medium
-def test_a_vocabulary_grows_and_old_words_keep_their_vectors(
-    corpus: Path, base: Path, tmp_path: Path
-) -> None:
+def test_a_vocabulary_grows_and_old_words_keep_their_vectors(corpus: Path, base: Path, tmp_path: Path) -> None:
     lines = (corpus / "tiny.csv").read_text().replace("water", "zebra").splitlines()
     (corpus / "other.csv").write_text("\n".join(lines) + "\n")
     tree = short(corpus, base) | {"optimizer": {"learning_rate": 1e-12}}
@@ -188,8 +173,7 @@ def test_words_are_found_whatever_their_ids(corpus: Path, base: Path) -> None:
     take_weights(model, start)
     for word in words:
         ours, theirs = (
-            each.text.encoder.words.weight[each.text.encoder.vocabulary.id_of(word)]
-            for each in (model, start)
+            each.text.encoder.words.weight[each.text.encoder.vocabulary.id_of(word)] for each in (model, start)
         )
         assert torch.equal(ours, theirs)
 
@@ -211,9 +195,7 @@ def test_a_run_resumes_without_its_start(corpus: Path, base: Path, tmp_path: Pat
 
 
 def test_the_shipped_recipe_goes_on_with_any_model(corpus: Path, base: Path) -> None:
-    recipe = load_recipe(
-        "finetune", [f"start={base}", "image.aggregator=mean", "text.encoder.freeze_words=true"]
-    )
+    recipe = load_recipe("finetune", [f"start={base}", "image.aggregator=mean", "text.encoder.freeze_words=true"])
     assert recipe.image.aggregator.name == "mean" and recipe.text.encoder.options["freeze_words"] is True
     assert recipe.text.encoder.options["word_dim"] == 8 and recipe.similarity.name == "set_max"
     with pytest.raises(RecipeError, match="--start.*MODEL"):

@@ -44,9 +44,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def from_base(corpus: Path) -> Any:
     tree = tiny_tree(corpus, phases=[{"epochs": 1}])
-    return {key: tree[key] for key in ("name", "objective", "data", "training")} | {
-        "start": str(corpus / "base")
-    }
+    return {key: tree[key] for key in ("name", "objective", "data", "training")} | {"start": str(corpus / "base")}
 
 
 def run(*words: object) -> Result:
@@ -110,9 +108,7 @@ def test_a_model_of_the_hub_that_openvse_did_not_save_is_not_downloaded(hub: Pat
         load("someone/resnet")
 
 
-def test_weights_that_exceed_the_memory(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_exceed_the_memory(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = (corpus / "base" / "best" / "model.safetensors").stat().st_size
     recipe = parse_recipe(from_base(corpus))
     monkeypatch.setattr("openvse.training.memory.memory_of_machine", lambda: 3 * weights)

@@ -100,9 +100,7 @@ def test_a_best_model_without_checkpoint_is_not_replaced(corpus: Path, run: Path
 
 
 @pytest.mark.medium
-def test_overwrite_begins_anew_and_leaves_nothing_of_the_old_run(
-    corpus: Path, run: Path, tmp_path: Path
-) -> None:
+def test_overwrite_begins_anew_and_leaves_nothing_of_the_old_run(corpus: Path, run: Path, tmp_path: Path) -> None:
     folder = copied(run, tmp_path / "run")
     before = contents(folder)
     (folder / "best" / "stale.txt").write_text("of the old run")

@@ -51,9 +51,7 @@ def test_coefficients_of_gpo_are_logged_after_each_epoch(corpus: Path, tmp_path:
     torch.testing.assert_close(torch.tensor(best["text.coefficients_10"]), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_terms_without_reports_and_aggregators_without_curves_write_none(
-    corpus: Path, tmp_path: Path
-) -> None:
+def test_terms_without_reports_and_aggregators_without_curves_write_none(corpus: Path, tmp_path: Path) -> None:
     tree = tiny_tree(corpus, phases=[{"epochs": 1}])
     tree["image"]["aggregator"] = tree["text"]["aggregator"] = "mean"
     run_recipe(parse_recipe(tree), tmp_path / "run")

@@ -147,9 +147,7 @@ def test_a_store_made_before_serves_and_other_ones_are_refused(
 
 
 @pytest.mark.medium
-def test_auto_runs_the_text_model_where_states_cannot_stand_in(
-    corpus: Path, bert: str, tmp_path: Path
-) -> None:
+def test_auto_runs_the_text_model_where_states_cannot_stand_in(corpus: Path, bert: str, tmp_path: Path) -> None:
     tree = tiny_tree(corpus, phases=ONE_EPOCH)
     tree["data"]["text_features"] = "texts"
     with pytest.raises(RecipeError, match=r"text\.encoder"):  # which has no text model
@@ -209,9 +207,7 @@ def test_questions_are_stored_too(bert: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-def test_a_run_from_stored_features_is_told_what_a_linear_map_reaches(
-    corpus: Path, bert: str, tmp_path: Path
-) -> None:
+def test_a_run_from_stored_features_is_told_what_a_linear_map_reaches(corpus: Path, bert: str, tmp_path: Path) -> None:
     watcher = Recorder()
     run_recipe(recipe_of(corpus, bert), tmp_path / "run", watcher=watcher)
     (baseline,) = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "baseline"]

@@ -55,9 +55,7 @@ def test_a_run_leaves_everything_behind(corpus: Path, tmp_path: Path) -> None:
     model = load_as(TwoTower, result.best)
     validation = open_corpus(corpus / "tiny.csv", require_images=False).split("validation")
     embedded = embed_corpus(model, validation, FeatureStore(corpus / "features"))
-    report = evaluate_sets(
-        embedded.images, embedded.texts, embedded.corpus.relevance, model.similarity, resamples=0
-    )
+    report = evaluate_sets(embedded.images, embedded.texts, embedded.corpus.relevance, model.similarity, resamples=0)
     assert report.metrics["rsum"] == pytest.approx(best.metrics["rsum"])
 
 
@@ -82,9 +80,7 @@ def test_validation_on_some_images_alone(corpus: Path, tmp_path: Path) -> None:
     some = validation.select(np.array([0, 2, 5]))  # of eight
     model = load_as(TwoTower, tmp_path / "run" / "best")
     embedded = embed_corpus(model, some, FeatureStore(corpus / "features"))
-    report = evaluate_sets(
-        embedded.images, embedded.texts, some.relevance, model.similarity, resamples=0
-    ).metrics
+    report = evaluate_sets(embedded.images, embedded.texts, some.relevance, model.similarity, resamples=0).metrics
     assert max(record["rsum"] for record in records) == pytest.approx(report["rsum"])
     assert report["t2i_meanr"] <= 3
 

@@ -13,15 +13,11 @@ class Boltzmann(Pooling):
     ``v = sum_n softmax_n(x_n / temperature) x_n``
     """
 
-    def __init__(
-        self, *, input_dim: int, embed_dim: int, temperature: float = 1.0
-    ) -> None:
+    def __init__(self, *, input_dim: int, embed_dim: int, temperature: float = 1) -> None:
         super().__init__(input_dim=input_dim, embed_dim=embed_dim)
         self.temperature = temperature
 
-    def pool(
-        self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]
-    ) -> Float[Tensor, "B L"]:
+    def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Tensor:
         """Pool the real elements; the padding may hold anything, also NaN."""
         padding = ~mask.unsqueeze(-1)
         scaled = (local / self.temperature).masked_fill(padding, -torch.inf)

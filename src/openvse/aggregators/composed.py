@@ -313,8 +313,7 @@ class MultiView(Aggregator):
         if num_views < 1:
             raise RecipeError(f"multi_view got num_views = {num_views}: it must be at least 1 (usual: 3)")
         self.projections = nn.ModuleList(
-            nn.Identity() if share_projection else xavier_linear(input_dim, embed_dim)
-            for _ in range(num_views)
+            nn.Identity() if share_projection else xavier_linear(input_dim, embed_dim) for _ in range(num_views)
         )
         width = input_dim if share_projection else embed_dim
         views = [aggregator(input_dim=width, embed_dim=embed_dim) for _ in range(num_views)]
@@ -389,9 +388,7 @@ class Gaussian(Aggregator):
         super().__init__()
         width = embed_dim - 2
         if width < 1:
-            raise RecipeError(
-                f"gaussian got embed_dim = {embed_dim}: give at least 3, as it needs 2 of its own"
-            )
+            raise RecipeError(f"gaussian got embed_dim = {embed_dim}: give at least 3, as it needs 2 of its own")
         self.side = side
         self.to_mean, self.to_log_variance = nn.Linear(input_dim, width), nn.Linear(input_dim, width)
         nn.init.xavier_uniform_(self.to_mean.weight)
@@ -411,9 +408,7 @@ class Gaussian(Aggregator):
         log_variance: Float[Tensor, "B 1 E"] = at_least_single(pooled)
         half = -log_variance.exp().sum(dim=-1, keepdim=True) / 2
         ends = [half, torch.ones_like(half)]
-        vectors = torch.cat(
-            [normalize(mean.vectors), *(ends if self.side == "image" else ends[::-1])], dim=-1
-        )
+        vectors = torch.cat([normalize(mean.vectors), *(ends if self.side == "image" else ends[::-1])], dim=-1)
         return EmbeddingSet(vectors, mean.mask, log_variance)
 
 
@@ -474,7 +469,6 @@ class Beside(SingleVector):
         real = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
         own = replace(features, local=self.projection(real), ranked=None)
         base, pooled = (
-            normalize(vectors.squeeze(1))
-            for vectors in (self.base(features).vectors, self.inner(own).vectors)
+            normalize(vectors.squeeze(1)) for vectors in (self.base(features).vectors, self.inner(own).vectors)
         )
         return torch.cat([(1 - self.share).sqrt() * base, self.share.sqrt() * pooled], dim=-1)

@@ -176,9 +176,7 @@ class LearnedPositions(nn.Embedding):
         return codes
 
 
-POSITIONS: Registry[Positions] = Registry(
-    "positions", {"learned": LearnedPositions, "sinusoidal": SinusoidalPositions}
-)
+POSITIONS: Registry[Positions] = Registry("positions", {"learned": LearnedPositions, "sinusoidal": SinusoidalPositions})
 
 
 class GPO(RankedPooling):
@@ -233,9 +231,7 @@ class GPO(RankedPooling):
             raise RecipeError(f"gpo got num_positions = {num_positions}: it must be at least 1 (usual: 128)")
         self.temperature = temperature
         self.positions = positions(num_positions=num_positions, position_dim=position_dim)
-        self.generator = generator(
-            position_dim=position_dim, hidden_dim=hidden_dim, num_positions=num_positions
-        )
+        self.generator = generator(position_dim=position_dim, hidden_dim=hidden_dim, num_positions=num_positions)
         if self.positions.learns and not self.generator.reads_codes:
             raise RecipeError(
                 "gpo got positions: learned, which generator: interpolation does not read: leave positions out"
@@ -296,9 +292,7 @@ class GPO(RankedPooling):
         sizes = moved(torch.tensor(SHOWN_SIZES), self.score.weight.device)
         table = self.coefficients(sizes)
         shared = table.view(*table.shape[:2], -1).mean(dim=2)
-        return {
-            f"coefficients_{size}": row[:size].tolist() for size, row in zip(SHOWN_SIZES, shared, strict=True)
-        }
+        return {f"coefficients_{size}": row[:size].tolist() for size, row in zip(SHOWN_SIZES, shared, strict=True)}
 
     def _cached(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N *L"]:
         """Look up the coefficients by size. The table is emptied when a weight is changed or moved.
@@ -348,9 +342,7 @@ class GPODataDependent(Pooling):
         codes = sinusoidal_positions(longest, self.position_dim, dtype=weight.dtype, device=weight.device)
         with torch.autocast(weight.device.type, enabled=False):
             values = ranked.transpose(1, 2).to(weight.dtype)
-            states = self.generator.read(
-                torch.cat((codes.expand(values.shape[0], -1, -1), values), dim=-1), sizes
-            )
+            states = self.generator.read(torch.cat((codes.expand(values.shape[0], -1, -1), values), dim=-1), sizes)
             logits = self.score(states).squeeze(-1) / self.temperature
             theta = masked_softmax(logits, position_mask(sizes, longest))
         return torch.einsum("bln,bn->bl", ranked, theta.to(ranked.dtype))

@@ -86,9 +86,7 @@ class LIP(Pooling):
         raw: Tensor = self.importance(local)
         centred = raw - masked_mean(raw, mask).unsqueeze(1)
         variance = masked_mean(centred.square(), mask).unsqueeze(1)
-        logits: Tensor = (
-            LARGEST_LOGIT * (self.scale * centred * (variance + EPS).rsqrt() + self.shift).sigmoid()
-        )
+        logits: Tensor = LARGEST_LOGIT * (self.scale * centred * (variance + EPS).rsqrt() + self.shift).sigmoid()
         return soft_pool(local, mask, logits)
 
 
@@ -366,9 +364,7 @@ class AdPool(Pooling):
         learned = balance == "learned"
         self.balance = nn.Linear(input_dim, 1, bias=False) if learned else None
         self.share: Tensor | None
-        self.register_buffer(
-            "share", None if learned else torch.rand(()) if share is None else torch.tensor(share)
-        )
+        self.register_buffer("share", None if learned else torch.rand(()) if share is None else torch.tensor(share))
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         token, embedding = self._token_level(local, mask), soft_pool(local, mask)
@@ -430,9 +426,7 @@ class PIENet(Aggregator):
         self.needs_pooled, self.yields_residual = with_global, not joined
         self.combine, self.joined = combine, joined
         if num_embeddings < 0:
-            raise RecipeError(
-                f"pie_net got num_embeddings = {num_embeddings}: it must be at least 0 (usual: 1 to 8)"
-            )
+            raise RecipeError(f"pie_net got num_embeddings = {num_embeddings}: it must be at least 0 (usual: 1 to 8)")
         self.num_embeddings = num_embeddings
         if num_embeddings == 0:
             self.yields_residual = False
@@ -569,9 +563,7 @@ class SlotAttention(Aggregator):
         """
         whole = features.pooled if self.needs_pooled else masked_max(features.local, features.mask)
         if whole is None:
-            raise ModelError(
-                "slot_attention with global_vector: pooled needs an encoder that makes a global vector"
-            )
+            raise ModelError("slot_attention with global_vector: pooled needs an encoder that makes a global vector")
         residual = self.norm(self._refined(features)[0])
         return EmbeddingSet.full(self.norm_global(whole).unsqueeze(1) + residual, residual)
 

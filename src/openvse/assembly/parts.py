@@ -80,9 +80,7 @@ class PartMaker(Generic[PartT]):
             raise _PlacedError(str(error)) from error
 
 
-def build_part(
-    registry: Registry[PartT], part: Part, where: str, context: Mapping[str, Any] | None = None
-) -> PartT:
+def build_part(registry: Registry[PartT], part: Part, where: str, context: Mapping[str, Any] | None = None) -> PartT:
     """Construct a part.
 
     Args:
@@ -96,9 +94,7 @@ def build_part(
     return construct(resolve(registry, part, where), part.options, where, context or {})
 
 
-def construct(
-    factory: Maker[PartT], options: Mapping[str, Any], where: str, context: Mapping[str, Any]
-) -> PartT:
+def construct(factory: Maker[PartT], options: Mapping[str, Any], where: str, context: Mapping[str, Any]) -> PartT:
     """Construct a part of a known class. Arguments and errors are the same as for ``build_part``."""
     given = {key: value for key, value in context.items() if key in parameters(factory)}
     checked = _check_options(factory, options, given, where)
@@ -207,8 +203,7 @@ def build_image_encoder(part: Part, embed_dim: int, assets: Path | None) -> Imag
             listed = choices(allowed, f"openvse list parts {part.name}")
             raise RecipeError(f"recipe: unknown key {where}.{key}{nearest(key, allowed)}{listed}")
     inner, outer = (
-        {key: value for key, value in part.options.items() if key in side}
-        for side in (of_backbone, of_encoder)
+        {key: value for key, value in part.options.items() if key in side} for side in (of_backbone, of_encoder)
     )
     backbone = build_part(BACKBONES, Part(name=part.name, **inner), where, {"assets": assets})
     return construct(ImageEncoder, outer, where, {"backbone": backbone, "embed_dim": embed_dim})
@@ -270,9 +265,7 @@ def describe_tower(side: str, encoder: ImageEncoder | TextEncoder, aggregator: A
                 f"{value}: make it so, or a saved model could not be built again"
             )
     part = (
-        describe_image_encoder(encoder)
-        if isinstance(encoder, ImageEncoder)
-        else describe_part(TEXT_ENCODERS, encoder)
+        describe_image_encoder(encoder) if isinstance(encoder, ImageEncoder) else describe_part(TEXT_ENCODERS, encoder)
     )
     return TowerSpec(encoder=part, aggregator=describe_part(AGGREGATORS, aggregator))
 
@@ -281,9 +274,7 @@ def joint_width(encoder: ImageEncoder | TextEncoder) -> int:
     """Return D, the joint width of an encoder. Raise ModelError if it was made without one."""
     width = encoder.arguments().get("embed_dim")
     if not isinstance(width, int):
-        raise ModelError(
-            f"{type(encoder).__name__} takes no embed_dim: give the model its spec when you make it"
-        )
+        raise ModelError(f"{type(encoder).__name__} takes no embed_dim: give the model its spec when you make it")
     return width
 
 
@@ -375,9 +366,7 @@ class Pool(nn.Module):
         super().__init__()
         self.aggregator = aggregator
 
-    def forward(
-        self, local: Tensor, mask: Tensor | None = None, global_vector: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, local: Tensor, mask: Tensor | None = None, global_vector: Tensor | None = None) -> Tensor:
         """Pool a batch.
 
         Args:

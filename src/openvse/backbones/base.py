@@ -289,9 +289,7 @@ def random_view(image: Image, generator: torch.Generator | None) -> Image:
     return view.transpose(Transpose.FLIP_LEFT_RIGHT) if mirror < 0.5 else view
 
 
-_NO_NETWORK = (
-    "encoder 'precomputed' cannot read images: give stored features, or use an encoder with a backbone"
-)
+_NO_NETWORK = "encoder 'precomputed' cannot read images: give stored features, or use an encoder with a backbone"
 
 
 class Precomputed(Backbone):
@@ -311,9 +309,7 @@ class Precomputed(Backbone):
     usual_projection: ClassVar[str] = "residual_mlp"
     usual_augmentation: ClassVar[str] = "region"
 
-    def __init__(
-        self, *, feature_dim: int, num_frames: int | None = None, made_by: str | None = None
-    ) -> None:
+    def __init__(self, *, feature_dim: int, num_frames: int | None = None, made_by: str | None = None) -> None:
         if num_frames is not None and num_frames < 1:
             raise RecipeError(f"num_frames is {num_frames}: give 1 or more, or none to take all frames")
         super().__init__(nn.Identity(), feature_dim=feature_dim, fingerprint=made_by)

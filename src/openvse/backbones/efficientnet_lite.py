@@ -54,9 +54,7 @@ class FoldedConvolution(NamedTuple):
         return made
 
 
-def fold(
-    convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, clipped: bool, dtype: torch.dtype
-) -> FoldedConvolution:
+def fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, clipped: bool, dtype: torch.dtype) -> FoldedConvolution:
     """Fold BatchNorm's statistics, scale and shift into a convolution without a bias."""
     mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
     scale = norm.weight * torch.rsqrt(variance + norm.eps)
@@ -385,9 +383,7 @@ def _network(number: int, weights: dict[str, Tensor] | None) -> nn.Module:
     from efficientnet_lite_pytorch import EfficientNet
 
     # Without a size, the padding depends on the image. Stochastic depth is off: fine-tuning follows VSE-infinity.
-    network: nn.Module = EfficientNet.from_name(
-        f"efficientnet-lite{number}", image_size=None, drop_connect_rate=0.0
-    )
+    network: nn.Module = EfficientNet.from_name(f"efficientnet-lite{number}", image_size=None, drop_connect_rate=0.0)
     if weights is not None:
         network.load_state_dict(weights)
     network._fc = nn.Identity()
@@ -400,8 +396,7 @@ def _imagenet_weights(number: int) -> dict[str, Tensor]:
         file: Any = getattr(import_module(package), f"EfficientnetLite{number}ModelFile")
     except ImportError as error:
         raise ModelError(
-            f"efficientnet_lite{number} needs the package {package}, which is not installed: "
-            f"{install('efficientnet')}"
+            f"efficientnet_lite{number} needs the package {package}, which is not installed: {install('efficientnet')}"
         ) from error
     path = Path(file.get_model_file_path())
     try:

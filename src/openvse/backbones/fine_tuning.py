@@ -72,9 +72,7 @@ def checkpoint_blocks(backbone: nn.Module) -> None:
     """
     blocks = [block for owner, name in _outermost_lists(backbone) for block in getattr(owner, name)]
     if not blocks:
-        raise ModelError(
-            "this backbone has no list of blocks to checkpoint: set gradient_checkpointing: false"
-        )
+        raise ModelError("this backbone has no list of blocks to checkpoint: set gradient_checkpointing: false")
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
@@ -223,16 +221,12 @@ def add_adapters(network: nn.Module, lora: Lora) -> None:
     from peft import LoraConfig, inject_adapter_in_model
 
     linear = [
-        name
-        for name, layer in network.named_modules()
-        if isinstance(layer, nn.Linear) and layer.weight.requires_grad
+        name for name, layer in network.named_modules() if isinstance(layer, nn.Linear) and layer.weight.requires_grad
     ]
     last = sorted({name.rpartition(".")[2] for name in linear})
     chosen = [name for name in linear if lora.targets is None or name.rpartition(".")[2] in lora.targets]
     if not chosen or not set(lora.targets or ()) <= set(last):
-        raise RecipeError(
-            f"lora.targets is {list(lora.targets or ())}: the linear layers are called {', '.join(last)}"
-        )
+        raise RecipeError(f"lora.targets is {list(lora.targets or ())}: the linear layers are called {', '.join(last)}")
     network.requires_grad_(False)
     scale = 2.0 * lora.rank if lora.alpha is None else lora.alpha
     config = LoraConfig(r=lora.rank, lora_alpha=scale, lora_dropout=lora.dropout, target_modules=chosen)

@@ -117,15 +117,11 @@ class Crops(NestedBackbone):
         for mirrored in (False, True)[: 1 + self.mirrored]:
             for box in pixel_windows(self.windows, image.width, image.height):
                 crop = image.crop(box)
-                seen.append(
-                    self.inner.preprocess(crop.transpose(Transpose.FLIP_LEFT_RIGHT) if mirrored else crop)
-                )
+                seen.append(self.inner.preprocess(crop.transpose(Transpose.FLIP_LEFT_RIGHT) if mirrored else crop))
         return torch.stack(seen)
 
     def see(self, inputs: Inputs) -> Features:
-        boxes = torch.tensor(
-            list(window_boxes(self.windows)) * (1 + self.mirrored), device=inputs.values.device
-        )
+        boxes = torch.tensor(list(window_boxes(self.windows)) * (1 + self.mirrored), device=inputs.values.device)
         if self.shared:
             seen = self.inner(inputs).local
             seen = _area_weights(boxes, math.isqrt(seen.shape[1])).to(seen) @ seen
@@ -252,9 +248,7 @@ class Frames(NestedBackbone):
         if inputs.mask is None:
             return all_real(self.mean_features(inputs.values).unsqueeze(1))
         places = places_of(inputs.mask)
-        pixels = (
-            inputs.values[places] if len(places[0]) < inputs.mask.numel() else inputs.values.flatten(0, 1)
-        )
+        pixels = inputs.values[places] if len(places[0]) < inputs.mask.numel() else inputs.values.flatten(0, 1)
         seen = torch.cat([self.mean_features(some) for some in torch.split(pixels, FRAMES_AT_ONCE)])
         local = seen.new_zeros(*inputs.mask.shape, self.feature_dim)
         return Features(local.index_put(places, seen), inputs.mask)

@@ -255,9 +255,7 @@ def saved_name(assets: Path) -> str:
     try:
         return read_text(assets / FINGERPRINT_FILE).strip()
     except OSError as error:
-        raise ModelError(
-            f"{assets / FINGERPRINT_FILE} cannot be read: save or copy the model again"
-        ) from error
+        raise ModelError(f"{assets / FINGERPRINT_FILE} cannot be read: save or copy the model again") from error
 
 
 class TransformersVision(Backbone):
@@ -356,9 +354,7 @@ class TransformersVision(Backbone):
         return all_real(_local_features(self.net, inputs.values, class_token=self.class_token))
 
 
-def _local_features(
-    network: Any, pixels: Float[Tensor, "B 3 H W"], *, class_token: bool
-) -> Float[Tensor, "B N C"]:
+def _local_features(network: Any, pixels: Float[Tensor, "B 3 H W"], *, class_token: bool) -> Float[Tensor, "B N C"]:
     takes_any_size = "interpolate_pos_encoding" in inspect.signature(network.forward).parameters
     options = {"interpolate_pos_encoding": True} if takes_any_size else {}
     state: Tensor = network(pixel_values=pixels, **options).last_hidden_state

@@ -152,9 +152,7 @@ def _stretched(image: Image.Image, size: int) -> Float[Tensor, "3 H W"]:
     return torch.from_numpy(top + (row(below) - top) * down[:, None, None]).permute(2, 0, 1)
 
 
-def _neighbours(
-    length: int, size: int
-) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N"], Float[np.ndarray, "N"]]:
+def _neighbours(length: int, size: int) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N"], Float[np.ndarray, "N"]]:
     """Return the pixels of a side on both sides of each pixel of the resized side, and the share of the second."""
     at = ((np.arange(size) + 0.5) * length / size - 0.5).clip(min=0)
     first = at.astype(np.int64)
@@ -195,9 +193,7 @@ class ResNetNetwork(nn.Module):
             for position in range(count):
                 stride = 2 if stage > 0 and position == 0 else 1
                 inner = inner_dim * 2**stage
-                layers.append(
-                    Block(width, inner, output_dim, stride, groups, bottleneck=bottleneck, caffe=caffe)
-                )
+                layers.append(Block(width, inner, output_dim, stride, groups, bottleneck=bottleneck, caffe=caffe))
                 width = output_dim
             self.add_module(f"layer{stage + 1}", layers)
         self.output_dim = width
@@ -260,9 +256,7 @@ class Block(nn.Module):
 def load_network_weights(network: ResNetNetwork, path: Path) -> None:
     """Load weights with torchvision's names, or the detector's, in two parts that number the layers. No pickle runs."""
     try:
-        read: Any = (
-            load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-        )
+        read: Any = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except Exception as error:  # damaged bytes fail in many ways
         raise ModelError(
             f"weights {path} cannot be read ({message_of(error, 100)}): give a .safetensors or .pth file that "

@@ -116,9 +116,7 @@ def _network(timm: Any, model: str, image_size: int | None, *, weights: bool) ->
             resize(img_size=(side, side))
     except (RuntimeError, OSError, ValueError, AssertionError, UnpicklingError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise ModelError(
-            f"timm cannot load {model!r} ({reason}): see timm.list_models(pretrained=True)"
-        ) from error
+        raise ModelError(f"timm cannot load {model!r} ({reason}): see timm.list_models(pretrained=True)") from error
     return network.eval(), torch.zeros(1, 3, side, side), side
 
 

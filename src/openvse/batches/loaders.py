@@ -208,9 +208,7 @@ def with_features(corpus: Corpus, features: FeatureSource | None) -> Corpus:
             f"(such as {corpus.image_ids[0]}): give this data set's store, or run 'openvse extract' on it"
         )
     first = corpus.image_ids[int(np.flatnonzero(~stored)[0])]
-    problem = (
-        f"{corpus.name}: {(~stored).sum()} image(s) have no stored features and are skipped (first: {first})"
-    )
+    problem = f"{corpus.name}: {(~stored).sum()} image(s) have no stored features and are skipped (first: {first})"
     return replace(corpus.select(np.flatnonzero(stored)), problems=(*corpus.problems, problem))
 
 

@@ -35,9 +35,7 @@ class Given:
         try:
             return float(self.given.get(name, default))
         except ValueError as error:
-            raise OpenVSEError(
-                f"{name}={self.given[name]}: give a number, such as {name}={default:g}"
-            ) from error
+            raise OpenVSEError(f"{name}={self.given[name]}: give a number, such as {name}={default:g}") from error
 
 
 def split_settings(value: str, names: Sequence[str]) -> tuple[str, Given]:
@@ -155,9 +153,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     makers: dict[str, tuple[Any, Sequence[str]]] = {}
     parameters, options = list[inspect.Parameter](), dict[str, str]()
     for name, each in own.parameters.items():
-        *_, kind = (
-            get_args(each.annotation) if get_origin(each.annotation) is Callable else (each.annotation,)
-        )
+        *_, kind = get_args(each.annotation) if get_origin(each.annotation) is Callable else (each.annotation,)
         if not (settings := settings_of(kind)):
             parameters.append(each)
             options |= {name: f"--{name.replace('_', '-')}"} if each.kind is each.KEYWORD_ONLY else {}
@@ -182,9 +178,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     def run(**given: Any) -> None:
         try:
             for name, (make, names) in makers.items():
-                given[name] = make(
-                    **{each: value for each in names if (value := given.pop(each)) is not None}
-                )
+                given[name] = make(**{each: value for each in names if (value := given.pop(each)) is not None})
             command(**given)
         except OpenVSEError as error:
             error.args = (named.sub(lambda found: options[found[0]], str(error)),)
@@ -273,9 +267,7 @@ Null: TypeAlias = Annotated[
 FeatureStorePath: TypeAlias = Annotated[
     Path, typer.Argument(help="The feature store: a new folder, or an existing store to add features to.")
 ]
-Stored: TypeAlias = Annotated[
-    Literal["float16", "float32"], typer.Option(help="Number type of the stored values.")
-]
+Stored: TypeAlias = Annotated[Literal["float16", "float32"], typer.Option(help="Number type of the stored values.")]
 TextFeatures: TypeAlias = Annotated[
     Path | None,
     typer.Option(
@@ -283,23 +275,17 @@ TextFeatures: TypeAlias = Annotated[
         "running a frozen text model. Models without such a text model read the sentences."
     ),
 ]
-Json: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Print the result as one JSON document instead of text.")
-]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document instead of text.")]
 Exchanged: TypeAlias = Annotated[
     bool,
-    typer.Option(
-        "--exchanged", help="Also answer each question about another image, as a control (only questions)."
-    ),
+    typer.Option("--exchanged", help="Also answer each question about another image, as a control (only questions)."),
 ]
 Annotations: TypeAlias = Annotated[
     Path | None, typer.Option(help="Folder with the files that --protocol cxc or eccv_caption reads.")
 ]
 Every: TypeAlias = Annotated[
     bool,
-    typer.Option(
-        "--every", help="Also measure mAP@R, R-Precision, nDCG@10 and MRR, from all relevant items."
-    ),
+    typer.Option("--every", help="Also measure mAP@R, R-Precision, nDCG@10 and MRR, from all relevant items."),
 ]
 ProtocolName: TypeAlias = Annotated[
     str,
@@ -337,9 +323,7 @@ Stores: TypeAlias = Annotated[
 Folds: TypeAlias = Annotated[
     int, typer.Option(min=1, help="Number of equal folds to average metrics over (COCO 1K: 5).")
 ]
-BatchSize: TypeAlias = Annotated[
-    int, typer.Option(min=1, help="Number of images, sentences or questions in a batch.")
-]
+BatchSize: TypeAlias = Annotated[int, typer.Option(min=1, help="Number of images, sentences or questions in a batch.")]
 ModelName: TypeAlias = Annotated[
     str, typer.Argument(help="A model folder, a hub id, or a name that 'openvse list models' lists.")
 ]

@@ -208,9 +208,7 @@ def bar(shown: bool = True) -> Display:
     return Bars() if console.is_terminal and not console.is_dumb_terminal else Lines()
 
 
-def counted(
-    progress: Display, description: str, unit: str = "images"
-) -> Callable[[int, int | None, float], None]:
+def counted(progress: Display, description: str, unit: str = "images") -> Callable[[int, int | None, float], None]:
     """Return a function that shows (items done, items in all or None, items per second)."""
 
     def show(done: int, total: int | None, rate: float) -> None:

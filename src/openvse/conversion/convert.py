@@ -220,9 +220,7 @@ def open_clip_files(
     ours = _by_their_names(weights)
     folder.mkdir(parents=True)
     described = _config(model, vision, text, ours)
-    preprocessing = _preprocessing(
-        config.get("preprocess_cfg") or {}, described["vision_config"]["image_size"]
-    )
+    preprocessing = _preprocessing(config.get("preprocess_cfg") or {}, described["vision_config"]["image_size"])
     (folder / "config.json").write_text(json.dumps(described))
     (folder / "preprocessor_config.json").write_text(json.dumps(preprocessing))
     if tokenizer is None:
@@ -318,8 +316,7 @@ def _side(size: Any) -> int:
     if isinstance(size, list | tuple) and len(set(size)) == 1:
         return int(size[0])
     raise CheckpointError(
-        f"its images are not square (image_size {size}), so it cannot be converted: take a "
-        f"model with square images"
+        f"its images are not square (image_size {size}), so it cannot be converted: take a model with square images"
     )
 
 
@@ -478,9 +475,7 @@ def _text(config: Any, aggregator: str, *, projection: Any) -> dict[str, Any]:
 
 def _number(weights: Weights, name: str) -> Any:
     if name not in weights or weights[name].numel() != 1:
-        raise CheckpointError(
-            f"it has no single number {name!r}: the file is incomplete, or of another project"
-        )
+        raise CheckpointError(f"it has no single number {name!r}: the file is incomplete, or of another project")
     return weights[name].detach().double().reshape(())
 
 

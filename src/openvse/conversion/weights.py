@@ -65,9 +65,7 @@ def _verify_archive(path: Path) -> None:
             )
         damaged = archive.testzip()
     if damaged is not None:
-        raise CheckpointError(
-            f"{path} is damaged (the checksum of its record {damaged!r} is wrong): download it again"
-        )
+        raise CheckpointError(f"{path} is damaged (the checksum of its record {damaged!r} is wrong): download it again")
 
 
 def _harmless() -> list[Any]:

@@ -156,9 +156,7 @@ def build_corpus(name: str, records: Iterable[Record], *, require_images: bool =
     if not usable:
         reasons = "; ".join(problems) or "there are no records"
         kind = DataError if has_captions or not problems else NoCaptionsError
-        raise kind(
-            f"{name}: no image with a caption is left ({reasons}): check the folder and the file names"
-        )
+        raise kind(f"{name}: no image with a caption is left ({reasons}): check the folder and the file names")
     captions = tuple(chain.from_iterable(record.captions for record in usable))
     images = np.repeat(np.arange(len(usable)), [len(record.captions) for record in usable])
     return Corpus(
@@ -218,9 +216,7 @@ def _joined(name: str, records: Sequence[Record]) -> list[Record]:
         rows.setdefault(record.image_id, []).append(record)
     for image_id, group in rows.items():
         if len({record.split for record in group}) > 1:
-            raise DataError(
-                f"{name}: image {image_id!r} is listed in a split and in none: give all its rows one split"
-            )
+            raise DataError(f"{name}: image {image_id!r} is listed in a split and in none: give all its rows one split")
     return [
         group[0]
         if len(group) == 1

@@ -107,9 +107,7 @@ def split_positions(
         counts = ", ".join(f"{split or 'in no split'}: {(known == split).sum()}" for split in (*SPLITS, ""))
         equal = max(map(len, equal_content(files)), default=0)
         why = f"; {equal:,} image files are equal, and equal files stay in one split" if equal > 1 else ""
-        raise DataError(
-            f"{of}: no {unit} is in split {name!r} ({counts}){why}: name a split that has {unit}s"
-        )
+        raise DataError(f"{of}: no {unit} is in split {name!r} ({counts}){why}: name a split that has {unit}s")
     return wanted, positions
 
 
@@ -139,9 +137,7 @@ def hashed_splits(
     return tuple(splits)
 
 
-def completed_splits(
-    stated: Sequence[str], ids: Sequence[str], files: Sequence[ImageFile]
-) -> tuple[str, ...]:
+def completed_splits(stated: Sequence[str], ids: Sequence[str], files: Sequence[ImageFile]) -> tuple[str, ...]:
     """Divide the items without a split by ``hashed_splits`` among the splits that no item has, if train is one of them.
 
     So a folder without splits is divided 8:1:1, and one with splits for the test only is divided 8:1 between train and
@@ -183,9 +179,7 @@ def without_leakage(problems: list[str], items: Sequence[ListedT]) -> list[Liste
     for item in items:
         listed[item.image_id].add(item.split)
     last = {
-        image: max(where, key=SPLITS.index)
-        for image, where in listed.items()
-        if len(where) > 1 and "" not in where
+        image: max(where, key=SPLITS.index) for image, where in listed.items() if len(where) > 1 and "" not in where
     }
     kept = [item for item in items if item.split == last.get(item.image_id, item.split)]
     if last:

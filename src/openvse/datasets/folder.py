@@ -118,9 +118,7 @@ def lone_tables(root: Path, columns: Columns = USUAL) -> list[Path]:
         return []
     files = sorted(path for path in root.iterdir() if path.suffix.lower() in TABLE_SUFFIXES)
     tables = [
-        path
-        for path in files
-        if not path.name.startswith(".") and path.is_file() and not _lacking(path, columns)
+        path for path in files if not path.name.startswith(".") and path.is_file() and not _lacking(path, columns)
     ]
     shards = all(path.suffix.lower() in ARROW_SUFFIXES for path in tables)  # these have a layout of their own
     if len(tables) > 1 and not shards and not all(named_splits(tables, root).values()):
@@ -170,9 +168,7 @@ def open_folder(root: Path, *, require_images: bool = True, columns: Columns = U
     videos = any(isinstance(path, Path) and is_video(path) for path in listed)
     listing = list_media(root, videos=videos)
     used = [path for path in listed if isinstance(path, Path)]
-    records += [
-        Record(path.relative_to(root).as_posix(), path, ()) for path in listing.paths if path not in listed
-    ]
+    records += [Record(path.relative_to(root).as_posix(), path, ()) for path in listing.paths if path not in listed]
     corpus = build_corpus(root.resolve().name, records, require_images=require_images)
     return replace(corpus, problems=(*corpus.problems, *listing.problems(used)))
 
@@ -259,9 +255,7 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
         for path, lines in captions.items()
         if videos or not is_video(path)
     ]
-    corpus = build_corpus(
-        root.resolve().name, with_folder_splits(records, root), require_images=require_images
-    )
+    corpus = build_corpus(root.resolve().name, with_folder_splits(records, root), require_images=require_images)
     problems = [
         *skipped(alone, "text file(s) that are not the captions of an image"),
         *left_out,

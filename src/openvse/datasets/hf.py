@@ -44,9 +44,7 @@ def _open_local(folder: Path, config: str, columns: Columns, require_images: boo
     if configs := read_configs(folder / "README.md"):
         files = _files_of(folder, choose_config(folder, configs, config))
     elif config:
-        raise DataError(
-            f"{folder}: README.md names no configuration, but {config!r} is requested: leave it out"
-        )
+        raise DataError(f"{folder}: README.md names no configuration, but {config!r} is requested: leave it out")
     else:
         files = named_splits(find_arrow(folder) or find_shards(folder), folder)
     if not files:
@@ -119,9 +117,7 @@ def _files_of(folder: Path, config: HubConfig) -> dict[Path, str]:
     splits: dict[Path, str] = {}
     for split, pattern in config.files:
         if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
-            raise DataError(
-                f"{folder}: configuration {config.name!r} names {pattern!r}, outside of the folder"
-            )
+            raise DataError(f"{folder}: configuration {config.name!r} names {pattern!r}, outside of the folder")
         for path in sorted(folder.glob(pattern)):
             if path.suffix.lower() in (*ARROW_SUFFIXES, ".tar"):
                 splits.setdefault(path, split)
@@ -143,9 +139,7 @@ def _located(root: Path) -> tuple[Path, str]:
     if Path(place).is_dir():
         return Path(place), config
     if not _NAME.fullmatch(place):
-        raise DataError(
-            f"{place}: there is no such folder, and it is not a name on the hub; write hf:owner/name"
-        )
+        raise DataError(f"{place}: there is no such folder, and it is not a name on the hub; write hf:owner/name")
     return _downloaded(place), config
 
 

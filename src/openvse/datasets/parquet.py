@@ -50,9 +50,7 @@ def open_parquet(root: Path, *, require_images: bool = True, columns: Columns = 
     return arrow_corpus(root, named_splits(files, folder), columns, require_images=require_images)
 
 
-def arrow_corpus(
-    root: Path, files: Mapping[Path, str], columns: Columns = USUAL, *, require_images: bool
-) -> Corpus:
+def arrow_corpus(root: Path, files: Mapping[Path, str], columns: Columns = USUAL, *, require_images: bool) -> Corpus:
     """Join files, each with a split or "", into a corpus. ``root`` gives its name and the base of paths in messages."""
     if not files:
         raise DataError(f"{root}: no {' or '.join(ARROW_SUFFIXES)} file there: check the folder")
@@ -124,9 +122,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: the text {error.object[:40]!r} is not UTF-8: write it in UTF-8") from error
 
 
-def identified(
-    records: Sequence[Record], root: Path, *, by_id: bool = False
-) -> tuple[list[Record], list[Problem]]:
+def identified(records: Sequence[Record], root: Path, *, by_id: bool = False) -> tuple[list[Record], list[Problem]]:
     """Give the rows of tables the identifiers of their images, and report the names of several images.
 
     Rows with the same name and the same bytes are one image, and so are rows without a name that have the same bytes.
@@ -227,9 +223,7 @@ def _columns(path: Path, schema: Any, columns: Columns) -> tuple[str, str, list[
     )
 
 
-def _records(
-    path: Path, columns: Columns, content: str, name: str, captions: Sequence[str]
-) -> Iterator[Record]:
+def _records(path: Path, columns: Columns, content: str, name: str, captions: Sequence[str]) -> Iterator[Record]:
     table, number = _opened(path), 0
     wanted = [each for each in dict.fromkeys((name, *captions, SPLIT_FIELD, columns.id)) if each]
     present = [column for column in wanted if column.partition(".")[0] in table.schema.names]
@@ -244,9 +238,7 @@ def _records(
                 if not isinstance(label, str):
                     raise DataError(f"{name!r} is {kind_of_value(label)}: write a string")
                 place = TableCell(path, label or f"row {number}", part, row, content) if packed else None
-                yield read_record(
-                    entry, path.parent, columns, place=place or (None if label else path.parent)
-                )
+                yield read_record(entry, path.parent, columns, place=place or (None if label else path.parent))
             except DataError as error:
                 raise DataError(f"{path}, row {number}: {error}") from None
             number += 1
@@ -255,9 +247,7 @@ def _records(
 def _cells(path: Path, column: str, values: Any) -> list[Any]:
     """Return the cells of a column of texts. Raise DataError before too long ones become Python texts."""
     if (size := _text_bytes(path, column, values)) > _MOST_TEXT:
-        raise DataError(
-            f"{path}: column {column!r} holds {size:,} bytes of text in a row group: write smaller ones"
-        )
+        raise DataError(f"{path}: column {column!r} holds {size:,} bytes of text in a row group: write smaller ones")
     if _pyarrow().types.is_dictionary(values.type):  # equal texts are one text in memory
         texts, places = values.dictionary.to_pylist(), values.indices.to_pylist()
         return [None if place is None else texts[place] for place in places]

@@ -99,9 +99,7 @@ class DataSets(Registry[Corpus | OtherData]):
     def add(self, name: str, part: Loader, *, facts: Facts | None = None) -> None:
         """Register a loader under a name, with the facts of the published copy, which have the same name."""
         if facts is not None and facts.name != name:
-            raise RecipeError(
-                f"{self.kind} {name!r} comes with the facts of {facts.name!r}: give both one name"
-            )
+            raise RecipeError(f"{self.kind} {name!r} comes with the facts of {facts.name!r}: give both one name")
         super().add(name, part if facts is None else DataSet(part, facts))
 
     def loader(self, name: str) -> Loader:
@@ -238,9 +236,7 @@ def columns_of(place: Path) -> tuple[Path, Columns]:
                 f"caption=COLUMN with commas between them{nearest(key, list(columns)) if key not in columns else ''}"
             )
         columns[key].append(column)
-    return Path(root + config), Columns(
-        "".join(columns["image"]), tuple(columns["caption"]), "".join(columns["id"])
-    )
+    return Path(root + config), Columns("".join(columns["image"]), tuple(columns["caption"]), "".join(columns["id"]))
 
 
 _LAYOUTS: Sequence[tuple[str, Callable[[Path], bool]]] = (

@@ -95,9 +95,7 @@ USUAL = Columns()
 """The columns by their usual names."""
 
 
-def read_record(
-    entry: Any, folder: Path, columns: Columns = USUAL, *, place: ImageFile | None = None
-) -> Record:
+def read_record(entry: Any, folder: Path, columns: Columns = USUAL, *, place: ImageFile | None = None) -> Record:
     """Read an object such as ``{"file_name": "a.jpg", "captions": ["a dog", "it runs"], "split": "train"}``.
 
     Every row of captions becomes a record in this way: of text, JSON, Parquet, Arrow and of an archive. With a
@@ -112,9 +110,7 @@ def read_record(
     if not isinstance(name, str) or not (name.strip() or place is not None):
         raise DataError(f"{key!r} is {kind_of_value(name)}: write the path of an image, a string")
     image_id = _id(entry, columns.id) if columns.id else name
-    return Record(
-        image_id, place or folder / name, captions_of(entry, columns.captions_in(entry)), read_split(entry)
-    )
+    return Record(image_id, place or folder / name, captions_of(entry, columns.captions_in(entry)), read_split(entry))
 
 
 def _advice(columns: Columns, given: str) -> str:
@@ -170,9 +166,7 @@ def read_split(entry: Mapping[str, Any]) -> str:
     if not isinstance(split, str):
         raise DataError(f"{SPLIT_FIELD!r} is {kind_of_value(split)}: write one of {', '.join(SPLITS)}")
     if not is_split(split):
-        raise DataError(
-            f"{SPLIT_FIELD!r} is {kind_of_value(split)}: use one of {', '.join(SPLITS)} (or dev, val)"
-        )
+        raise DataError(f"{SPLIT_FIELD!r} is {kind_of_value(split)}: use one of {', '.join(SPLITS)} (or dev, val)")
     return split
 
 
@@ -273,9 +267,7 @@ def read_rows(
     header = [name.strip().lower() for name in next(reader)]
     places = [_column(path, header, names) for names in columns]
     places += [header.index(name) if name in header else len(header) for name in optional]
-    others = [
-        name for place, name in enumerate(header) if place not in places and name and name not in unread
-    ]
+    others = [name for place, name in enumerate(header) if place not in places and name and name not in unread]
     if others:
         _logger.warning("%s: these columns are not read: %s", path, ", ".join(map(escaped, others)))
     start = reader.line_num + 1  # a quoted cell may span several lines
@@ -330,6 +322,4 @@ def _reader(lines: Sequence[str]) -> Any:
 def _column(path: Path, header: list[str], allowed: Sequence[str]) -> int:
     if (name := first_field(header, allowed)) is not None:
         return header.index(name)
-    raise DataError(
-        f"{path}: no column {' or '.join(allowed)} (found: {', '.join(header)}): rename the column"
-    )
+    raise DataError(f"{path}: no column {' or '.join(allowed)} (found: {', '.join(header)}): rename the column")

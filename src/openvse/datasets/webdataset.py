@@ -121,9 +121,7 @@ def _read_shard(path: Path, passed: _PassedOver, problems: list[str]) -> Iterabl
     items = [item for key, group in copies.items() if (item := _one_copy(path, key, group, passed))]
     if ends:
         size = path.stat().st_size
-        items = [
-            item for item in items if item.image is not None and item.image.offset + item.image.size <= size
-        ]
+        items = [item for item in items if item.image is not None and item.image.offset + item.image.size <= size]
         text = f"{path} ends within a member: its first {len(items)} item(s) are used; get it again"
         problems.append(Problem(text, fault=True))
     return items
@@ -139,9 +137,7 @@ def _one_copy(path: Path, key: str, copies: Sequence[_Item], passed: _PassedOver
         return copies[0]
     sure = [item for item in copies if item.captions and item.image and len(set(item.fields.values())) == 1]
     if not sure:
-        passed.members[_REPEATED].append(
-            f"{path}: {key} (left out: its image and captions may be of different copies)"
-        )
+        passed.members[_REPEATED].append(f"{path}: {key} (left out: its image and captions may be of different copies)")
         return None
     chosen = sure[-1]
     images = [item.image for item in sure if item.image]
@@ -152,9 +148,7 @@ def _one_copy(path: Path, key: str, copies: Sequence[_Item], passed: _PassedOver
     return chosen
 
 
-def _read_members(
-    path: Path, archive: tarfile.TarFile, copies: dict[str, list[_Item]], passed: _PassedOver
-) -> None:
+def _read_members(path: Path, archive: tarfile.TarFile, copies: dict[str, list[_Item]], passed: _PassedOver) -> None:
     """Collect the members one after the other. Only regular files count, and nothing is written to disk."""
     for member in archive:
         folder, slash, name = member.name.rpartition("/")
@@ -181,9 +175,7 @@ def _read_members(
                 passed.members[_SECOND].append(f"{path}: {member.name}")
 
 
-def _read_text(
-    path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, item: _Item, ending: str
-) -> None:
+def _read_text(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, item: _Item, ending: str) -> None:
     """Read the captions of a member. Text takes precedence over JSON."""
     where = f"{path}, member {escaped(member.name)}"
     check_size(where, member.size)

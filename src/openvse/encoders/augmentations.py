@@ -131,9 +131,7 @@ class TokenAugmentation(nn.Module):
         if not 0 <= rate < 1:
             raise RecipeError(f"augmentation_rate is {rate}: give a probability from 0 to below 1")
         if mode == "bert_style" and (mask_id is None or not replacements):
-            raise RecipeError(
-                "size_augmentation 'bert_style' needs a tokenizer with a mask token: use 'drop'"
-            )
+            raise RecipeError("size_augmentation 'bert_style' needs a tokenizer with a mask token: use 'drop'")
         self.mode = mode
         self.rate = rate
         self.mask_id = mask_id

@@ -94,9 +94,7 @@ class ImageEncoder(Encoder):
         if not torch.compiler.is_compiling() and not on_cpu(inputs.mask).any(dim=1).all():
             raise ModelError("an image has no local features: leave it out, or give a mask with at least one")
         if self.training and self.fine_tune:
-            raise ModelError(
-                "fine_tune needs images, not stored features: set fine_tune=false or drop the store"
-            )
+            raise ModelError("fine_tune needs images, not stored features: set fine_tune=false or drop the store")
         return Features(inputs.values.to(next(self.parameters(), torch.empty(0)).dtype), inputs.mask)
 
     def forward(self, inputs: Inputs) -> Features:

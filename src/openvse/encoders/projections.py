@@ -144,9 +144,7 @@ class BiGRUProjection(Projection):
         if torch.compiler.is_compiling():
             place = (mask.cumsum(dim=1) - 1).clamp(min=0).unsqueeze(-1).expand_as(states)
             return states.gather(1, place).masked_fill(~mask.unsqueeze(-1), 0.0)
-        return states.new_zeros(*mask.shape, self.output_dim).index_put(
-            places_of(mask), states[places_of(real)]
-        )
+        return states.new_zeros(*mask.shape, self.output_dim).index_put(places_of(mask), states[places_of(real)])
 
 
 class NoProjection(Projection):
@@ -208,9 +206,7 @@ class BiGRUVector(GlobalVector):
         super().__init__()
         self.at_last = at_last
         if embed_dim % 2:
-            raise RecipeError(
-                f"bigru splits embed_dim over two directions: {embed_dim} is odd, give an even one"
-            )
+            raise RecipeError(f"bigru splits embed_dim over two directions: {embed_dim} is odd, give an even one")
         self.gru = nn.GRU(input_dim, embed_dim // 2, batch_first=True, bidirectional=True)
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:

@@ -214,9 +214,7 @@ class TransformersText(TextEncoder):
 
     def tokenize(self, captions: Sequence[str]) -> list[Tensor]:
         """Return the ids of the word pieces of each caption, special tokens included."""
-        encoded = self.tokenizer(self._cleaned(captions), truncation=True, max_length=self.max_length)[
-            "input_ids"
-        ]
+        encoded = self.tokenizer(self._cleaned(captions), truncation=True, max_length=self.max_length)["input_ids"]
         # A tokenizer without special tokens gives no tokens for an empty caption.
         nothing = [self.tokenizer.unk_token_id or 0]
         return [torch.tensor(ids or nothing) for ids in encoded]
@@ -278,9 +276,7 @@ class TransformersText(TextEncoder):
         if self._no_split is not None:
             raise ModelError(self._no_split)
         if (blocks := self.blocks) is not None:
-            below = in_length_groups(
-                lambda ids, mask: blocks.states(lambda: self._read(ids, mask)), ids, mask
-            )
+            below = in_length_groups(lambda ids, mask: blocks.states(lambda: self._read(ids, mask)), ids, mask)
             return Features(below, mask)
         states, last = self._states(ids, mask)
         if self.last_position and last is not None:
@@ -294,9 +290,7 @@ class TransformersText(TextEncoder):
 
     def _uncut(self, captions: Sequence[str]) -> list[list[int]]:
         """Return the ids of all pieces of captions, without special tokens and without a limit of the length."""
-        encoded = self.tokenizer(self._cleaned(captions), add_special_tokens=False, verbose=False)[
-            "input_ids"
-        ]
+        encoded = self.tokenizer(self._cleaned(captions), add_special_tokens=False, verbose=False)["input_ids"]
         return list(encoded)
 
     def _cleaned(self, captions: Sequence[str]) -> list[str]:

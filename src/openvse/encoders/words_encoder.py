@@ -67,9 +67,7 @@ class WordsEncoder(TextEncoder):
     ) -> None:
         """Build the vocabulary from captions, or read the one of a saved model and perhaps let it grow."""
         if assets is None:
-            self.vocabulary = Vocabulary.from_captions(
-                captions, min_count=self.min_count, split=split, nearest=nearest
-            )
+            self.vocabulary = Vocabulary.from_captions(captions, min_count=self.min_count, split=split, nearest=nearest)
             return
         self.vocabulary = Vocabulary.load(assets / VOCABULARY_FILE, split=split, nearest=nearest)
         if grow:
@@ -92,14 +90,10 @@ class WordsEncoder(TextEncoder):
             self._start_from(word_vectors)
         self.words.requires_grad_(not freeze)
 
-    def make_augmentation(
-        self, mode: TokenMode, rate: float, protected: Sequence[int] = ()
-    ) -> TokenAugmentation:
+    def make_augmentation(self, mode: TokenMode, rate: float, protected: Sequence[int] = ()) -> TokenAugmentation:
         """Make the augmentation of the words in training. It never chooses words with protected ids."""
         replacements = range(len(SPECIALS), len(self.vocabulary))
-        return TokenAugmentation(
-            mode, rate=rate, mask_id=MASK, replacements=replacements, protected=protected
-        )
+        return TokenAugmentation(mode, rate=rate, mask_id=MASK, replacements=replacements, protected=protected)
 
     def make_gru(
         self,
@@ -254,9 +248,7 @@ def _parse(text: str, dim: int, place: str) -> Float[Tensor, "L"]:
     try:
         vector = torch.tensor([float(field) for field in fields])
     except ValueError as error:
-        raise DataError(
-            f"{place} is not 'word v1 v2 ..' ({error}): give a text file of GloVe or fastText"
-        ) from error
+        raise DataError(f"{place} is not 'word v1 v2 ..' ({error}): give a text file of GloVe or fastText") from error
     _check_width(len(vector), dim, place)
     return vector
 
@@ -371,9 +363,7 @@ class BiGRU(WordsEncoder):
         gru_start: GRUStart = "uniform",
         word_lookup: WordLookup = "exact",
     ) -> None:
-        super().__init__(
-            min_count=min_count, boundaries=boundaries, max_words=max_words, word_lookup=word_lookup
-        )
+        super().__init__(min_count=min_count, boundaries=boundaries, max_words=max_words, word_lookup=word_lookup)
         self.gives_pooled = output == "words"
         halved = self.gives_pooled and bidirectional and directions == "concatenated"
         if halved and embed_dim % 2:

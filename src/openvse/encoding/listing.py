@@ -90,9 +90,7 @@ def list_records(
         if listing.kind == "images" and path.suffix.lower() != ".txt" and not allow_outside:
             refuse_outside(path, ((each.item.id, each.path) for each in listing.records))
     else:
-        raise DataError(
-            f"{escaped(path)}: there is no such file or folder: give a folder of images or a list"
-        )
+        raise DataError(f"{escaped(path)}: there is no such file or folder: give a folder of images or a list")
     if not listing.records:
         what = "image" if listing.kind == "images" else "sentence"
         more = f" ({listing.left_out.describe()})" if listing.left_out else ""
@@ -114,9 +112,7 @@ def _of_folder(folder: Path, videos: bool) -> RecordList:
 
 
 def _of_file(file: Path, columns: Columns, kind: RecordKind | None, videos: bool) -> RecordList:
-    kind, fields, entries = (
-        _lines(file, kind) if file.suffix.lower() == ".txt" else _table(file, columns, kind)
-    )
+    kind, fields, entries = _lines(file, kind) if file.suffix.lower() == ".txt" else _table(file, columns, kind)
     name = columns.id or "id"
     rows = [row for number, entry in entries for row in _cells(file, kind, fields, number, entry, name)]
     listing = RecordList(kind)
@@ -155,9 +151,7 @@ def _lines(file: Path, kind: RecordKind | None) -> tuple[RecordKind, Sequence[st
     return kind, ["line"], rows
 
 
-def _table(
-    file: Path, columns: Columns, kind: RecordKind | None
-) -> tuple[RecordKind, Sequence[str], _Entries]:
+def _table(file: Path, columns: Columns, kind: RecordKind | None) -> tuple[RecordKind, Sequence[str], _Entries]:
     """Return the kind of a table, which the names of its columns show, its fields of this kind, and its rows."""
     names = names_in(file)
     if not names:
@@ -210,9 +204,7 @@ def _check_unique(data: Path, records: Iterable[Candidate]) -> None:
     seen: set[str] = set()
     for record in records:
         if record.item.id in seen:
-            raise DataError(
-                f"{escaped(data)} gives the id {escaped(record.item.id)} twice: give each its own id"
-            )
+            raise DataError(f"{escaped(data)} gives the id {escaped(record.item.id)} twice: give each its own id")
         seen.add(record.item.id)
 
 

@@ -153,15 +153,11 @@ def _write_parquet(target: Path, blocks: Iterable[EncodedBlock]) -> None:
     with ExitStack() as opened:
         for block in blocks:
             table = _arrow(pa, *block)
-            writer = writer or opened.enter_context(
-                parquet.ParquetWriter(target, table.schema, compression="zstd")
-            )
+            writer = writer or opened.enter_context(parquet.ParquetWriter(target, table.schema, compression="zstd"))
             writer.write_table(table, row_group_size=len(table))
 
 
-def _arrow(
-    pa: ModuleType, ids: Sequence[str], vectors: Float[np.ndarray, "B K D"], texts: Sequence[str] | None
-) -> Any:
+def _arrow(pa: ModuleType, ids: Sequence[str], vectors: Float[np.ndarray, "B K D"], texts: Sequence[str] | None) -> Any:
     count, num_embeddings, dim = vectors.shape
     columns: dict[str, Any] = {"id": pa.array(_repeated(ids, num_embeddings), pa.string())}
     if num_embeddings > 1:

@@ -95,9 +95,7 @@ def fit_calibration(counts: ScoreCounts, *, model: str, name: str = "", digest: 
     """
     relevance = counts.relevance
     if reason := too_small(relevance):
-        raise DataError(
-            f"no curve from score to probability can be fitted, as {reason}: give more captioned images"
-        )
+        raise DataError(f"no curve from score to probability can be fitted, as {reason}: give more captioned images")
     knots, log_ratios = isotonic(counts.relevant.astype(np.float64), counts.irrelevant.astype(np.float64))
     pairs = int(counts.relevant.sum())
     return Calibration(
@@ -141,9 +139,7 @@ def isotonic(
     relevant[filled[0]] += 1
     irrelevant[filled[-1]] += 1
     runs: list[tuple[float, float, float]] = []  # relevant, irrelevant, the sum of the bins of all pairs
-    for place, yes, no in zip(
-        filled.tolist(), relevant[filled].tolist(), irrelevant[filled].tolist(), strict=True
-    ):
+    for place, yes, no in zip(filled.tolist(), relevant[filled].tolist(), irrelevant[filled].tolist(), strict=True):
         run = (yes, no, place * (yes + no))
         while runs and run[0] * runs[-1][1] <= runs[-1][0] * run[1]:  # not above the ratio of the run before
             before = runs.pop()

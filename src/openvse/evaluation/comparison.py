@@ -82,9 +82,7 @@ def paired_differences(
         if len(changes):
             low, high = np.percentile(changes, (50.0 * (1.0 - CONFIDENCE), 50.0 * (1.0 + CONFIDENCE)))
             change, smallest = second[name] - first[name], factor * float(np.std(changes))
-            differences[name] = Difference(
-                first[name], second[name], change, (float(low), float(high)), smallest
-            )
+            differences[name] = Difference(first[name], second[name], change, (float(low), float(high)), smallest)
     return differences
 
 
@@ -104,9 +102,7 @@ def sign_test(first: Float[np.ndarray, "Q"], second: Float[np.ndarray, "P"]) -> 
         DataError: the numbers of queries differ, or a value is NaN.
     """
     if first.shape != second.shape:
-        raise DataError(
-            f"{len(first)} and {len(second)} queries cannot be compared: ask both models the same"
-        )
+        raise DataError(f"{len(first)} and {len(second)} queries cannot be compared: ask both models the same")
     if np.isnan(first).any() or np.isnan(second).any():
         raise DataError("the result of a query is NaN: leave the query out for both models")
     better, worse = int((second > first).sum()), int((second < first).sum())
@@ -152,9 +148,7 @@ class Row:
     @property
     def mean(self) -> Metrics:
         """The mean of each metric over the runs."""
-        return {
-            name: float(np.mean([run.metrics[name] for run in self.runs])) for name in self.runs[0].metrics
-        }
+        return {name: float(np.mean([run.metrics[name] for run in self.runs])) for name in self.runs[0].metrics}
 
     @property
     def spread(self) -> Metrics:
@@ -179,9 +173,7 @@ class Row:
         resamples, count = len(next(iter(names.values()))), len(self.runs)
         chosen = generator.integers(count, size=(resamples, count))
         drawn = {name: np.stack([run.replicates[name] for run in self.runs], axis=1) for name in names}
-        return {
-            name: np.take_along_axis(values, chosen, axis=1).mean(axis=1) for name, values in drawn.items()
-        }
+        return {name: np.take_along_axis(values, chosen, axis=1).mean(axis=1) for name, values in drawn.items()}
 
 
 @dataclass(frozen=True)

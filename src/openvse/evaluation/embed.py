@@ -100,9 +100,7 @@ def _embed(
 
     own = noted()
     first = next(own, None)
-    mine = (
-        None if first is None else (embed(tower, chain([first], own), device), np.sort(np.concatenate(seen)))
-    )
+    mine = None if first is None else (embed(tower, chain([first], own), device), np.sort(np.concatenate(seen)))
     if not (parts := [part for part in processes.gather(mine) if part is not None]):
         raise DataError("there is nothing to embed: give at least one item that can be read")
     if len(parts) == 1:

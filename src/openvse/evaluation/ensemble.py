@@ -38,9 +38,7 @@ class Member:
     @property
     def device(self) -> torch.device:
         """The device that scores pairs: the similarity's, or for a function the images' device."""
-        return (
-            self.similarity.device if isinstance(self.similarity, Similarity) else self.images.vectors.device
-        )
+        return self.similarity.device if isinstance(self.similarity, Similarity) else self.images.vectors.device
 
     @property
     def products(self) -> int:

@@ -235,9 +235,7 @@ def _block_size(members: Sequence[Member]) -> int:
     return max(16, math.isqrt(most // max(1, *(member.products for member in members))))
 
 
-def _report(
-    parts: Sequence[Fold], ranked: Sequence[RankedFold], protocol: Protocol, remarks: Remarks
-) -> Report:
+def _report(parts: Sequence[Fold], ranked: Sequence[RankedFold], protocol: Protocol, remarks: Remarks) -> Report:
     """Compute the metrics of all parts, and their intervals and remarks."""
     ranks, outcomes = [each.ranks for each in ranked], [each.outcomes for each in ranked if each.outcomes]
     drawn, again = _replicates(ranks, parts, protocol.resamples, protocol.seed), parts[0].reranker
@@ -250,9 +248,7 @@ def _report(
         intervals=percentile_intervals([drawn]) if drawn else {},
         chance=mean_metrics([chance_metrics(p.relevance, r) for p, r in zip(parts, ranks, strict=True)]),
         replicates=drawn,
-        outcomes=Outcomes(_joined([o.i2t for o in outcomes]), _joined([o.t2i for o in outcomes]))
-        if outcomes
-        else None,
+        outcomes=Outcomes(_joined([o.i2t for o in outcomes]), _joined([o.t2i for o in outcomes])) if outcomes else None,
     )
 
 

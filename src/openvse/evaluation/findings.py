@@ -50,9 +50,7 @@ class AnsweredQueries:
     worst: tuple[AnsweredQuery, ...]
 
 
-def largest_changes(
-    gains: Float[np.ndarray, "Q"], count: int
-) -> tuple[Int[np.ndarray, "B"], Int[np.ndarray, "W"]]:
+def largest_changes(gains: Float[np.ndarray, "Q"], count: int) -> tuple[Int[np.ndarray, "B"], Int[np.ndarray, "W"]]:
     """Return the positions of the largest gains and of the largest losses, at most ``count`` each, without zeros."""
     order = np.argsort(-gains, kind="stable")
     better, worse = order[gains[order] > 0], order[gains[order] < 0][::-1]

@@ -175,9 +175,7 @@ def chance_metrics(relevance: Relevance, ranks: Ranks | None = None) -> Metrics:
     )
 
 
-def bootstrap_replicates(
-    ranks: Ranks, relevance: Relevance, *, resamples: int = 1000, seed: int = 0
-) -> Replicates:
+def bootstrap_replicates(ranks: Ranks, relevance: Relevance, *, resamples: int = 1000, seed: int = 0) -> Replicates:
     """Compute the metrics that have a value for each query, and RSUM, of resampled data sets.
 
     Images are drawn with replacement, along with their captions, which are not independent evidence. A text that is
@@ -258,9 +256,7 @@ def resampled_sums(
     return np.concatenate([drawn @ totals for drawn in weights])
 
 
-def resampled_weights(
-    count: int, resamples: int, generator: np.random.Generator
-) -> Iterator[Float[np.ndarray, "R U"]]:
+def resampled_weights(count: int, resamples: int, generator: np.random.Generator) -> Iterator[Float[np.ndarray, "R U"]]:
     """Yield the number of times that each resample draws each of ``count`` units, in blocks of bounded size."""
     step = max(1, _RESAMPLED_AT_ONCE // count)
     probabilities = np.full(count, 1.0 / count)

@@ -74,9 +74,7 @@ class Places:
         self,
     ) -> tuple[Int[np.ndarray, "Q"], Int[np.ndarray, "Q"], Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
         """Where each query begins, its number of relevant candidates, and the query number and j of each pair."""
-        _, starts, number, counts = np.unique(
-            self.queries, return_index=True, return_inverse=True, return_counts=True
-        )
+        _, starts, number, counts = np.unique(self.queries, return_index=True, return_inverse=True, return_counts=True)
         return starts, counts, number, 1 + np.arange(len(number)) - starts[number]
 
 
@@ -102,9 +100,7 @@ def map_by_chance(relevant: Int[np.ndarray, "Q"], candidates: int) -> Float[np.n
 def ndcg_by_chance(relevant: Int[np.ndarray, "Q"], candidates: int) -> Float[np.ndarray, "Q"]:
     """Return the expected nDCG@10 of each query in a random order."""
     top = float(_discounted(np.arange(1, candidates + 1)).sum())
-    return _of_each(
-        relevant, lambda count: count / candidates * top / _discounted(np.arange(1, count + 1)).sum()
-    )
+    return _of_each(relevant, lambda count: count / candidates * top / _discounted(np.arange(1, count + 1)).sum())
 
 
 def reciprocal_rank_by_chance(relevant: Int[np.ndarray, "Q"], candidates: int) -> Float[np.ndarray, "Q"]:

@@ -34,9 +34,7 @@ class Processes:
         dist.all_gather_object(parts, mine)
         return cast("list[Result]", parts)
 
-    def take_turns(
-        self, tasks: Iterable[Task], work: Callable[[Task], Result]
-    ) -> Iterator[tuple[Task, Result]]:
+    def take_turns(self, tasks: Iterable[Task], work: Callable[[Task], Result]) -> Iterator[tuple[Task, Result]]:
         """Yield every task with its result. Each process does one of ``count`` consecutive tasks."""
         remaining = iter(tasks)
         while turn := list(islice(remaining, self.count)):

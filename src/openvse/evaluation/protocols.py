@@ -69,9 +69,7 @@ class TestProtocol:
         if self.items in (0, items) and self.texts in (0, texts):
             return ""
         wanted = " and ".join(f"{count:,}" for count in (self.items, self.texts) if count)
-        size = " and ".join(
-            f"{count:,}" for count, want in ((items, self.items), (texts, self.texts)) if want
-        )
+        size = " and ".join(f"{count:,}" for count, want in ((items, self.items), (texts, self.texts)) if want)
         return f"protocol {self.name} has {wanted} items, and {size} are evaluated: the figures are not of it"
 
 
@@ -110,7 +108,5 @@ def protocol_named(name: str) -> TestProtocol:
     """Return a protocol. Raise DataError, with the nearest name, if no protocol has this name."""
     known = [*protocols()]
     if name not in known:
-        raise DataError(
-            f"unknown protocol {name!r}{nearest(name, known)}{choices(known, 'openvse list protocols')}"
-        )
+        raise DataError(f"unknown protocol {name!r}{nearest(name, known)}{choices(known, 'openvse list protocols')}")
     return protocols()[name]

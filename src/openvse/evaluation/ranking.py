@@ -223,9 +223,7 @@ def _check(relevance: Relevance) -> None:
     ):
         outside = ids[(ids < 0) | (ids >= count)]
         if len(outside):
-            raise DataError(
-                f"relevance names {name} {outside[0]}, but {name}s are 0 to {count - 1}: correct the pairs"
-            )
+            raise DataError(f"relevance names {name} {outside[0]}, but {name}s are 0 to {count - 1}: correct the pairs")
 
 
 def _refuse_twice(relevance: Relevance) -> None:

@@ -155,9 +155,7 @@ def shown_images(relevance: Relevance, device: torch.device | str) -> Proposals:
     return Proposals(*relevance.shape, TOP, device)
 
 
-def _bins(
-    probabilities: Float[np.ndarray, "T top"], relevant: Bool[np.ndarray, "T top"]
-) -> Iterator[ReliabilityBin]:
+def _bins(probabilities: Float[np.ndarray, "T top"], relevant: Bool[np.ndarray, "T top"]) -> Iterator[ReliabilityBin]:
     place = np.minimum((probabilities * _BINS).astype(np.int64), _BINS - 1)
     for number in range(_BINS):
         inside = place == number

@@ -270,9 +270,7 @@ def check_readers(model: TwoTower, folder: Path) -> list[Deviation]:
     if runtime.description.image.reading is not None:
         images = [probe_image(number, size) for number, size in enumerate(SHAPES)]
         deviations.append(
-            deviation(
-                "images", model.encode_image(images).vectors.numpy(), runtime.encode_image(images).vectors
-            )
+            deviation("images", model.encode_image(images).vectors.numpy(), runtime.encode_image(images).vectors)
         )
     for each in deviations:
         judge(each, f"the export, for {each.what},")
@@ -344,8 +342,6 @@ def effect_of(rounded: OnnxModel, images: ArraySet, texts: ArraySet, corpus: Cor
     measured = []
     for pair in ((images, texts), after):
         similarity = {"order": Order(), "csd": CSD()}.get(rounded.description.score)
-        report = evaluate_arrays(
-            pair[0].vectors, pair[1].vectors, corpus.relevance, similarity=similarity, resamples=0
-        )
+        report = evaluate_arrays(pair[0].vectors, pair[1].vectors, corpus.relevance, similarity=similarity, resamples=0)
         measured.append({name: float(report.metrics[name]) for name in _METRICS})
     return Effect(corpus.name, len(corpus), len(corpus.captions), *measured)

@@ -280,9 +280,7 @@ def export(
         raise ModelError(f"a model that {purpose} has no export: export a model that {TwoTower.purpose}")
     _check_target(target, format)
     if int8 and format != "onnx":
-        raise ModelError(
-            f"int8 is only for the format onnx, but the format is {format}: leave one of them out"
-        )
+        raise ModelError(f"int8 is only for the format onnx, but the format is {format}: leave one of them out")
     if longest < 1:
         raise ModelError(f"longest is {longest}: give the largest number of features of an image, 1 or more")
     plain = without_adapters(model)
@@ -311,9 +309,7 @@ def _steps(total: int, progress: Callable[[int, int], None] | None) -> Callable[
     return lambda: tell(next(numbers), total)
 
 
-def _export_sentences(
-    model: TwoTower, folder: Path, progress: Callable[[int, int], None] | None
-) -> Deviation:
+def _export_sentences(model: TwoTower, folder: Path, progress: Callable[[int, int], None] | None) -> Deviation:
     """Write the text tower as a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads."""
     if model.text.aggregator.yields_gaussian:
         raise ModelError(
@@ -513,9 +509,7 @@ def _check_target(folder: Path, format: Format) -> None:
         raise ModelError(f"{folder} is a file: name a folder for the export")
     named = MODULES if format == "sentence_transformers" else EXPORT
     if not is_free(folder, named) and not (folder / named).is_file() and not is_export(folder):
-        raise ModelError(
-            f"{folder} holds files that are no export: name an empty folder, or one of an earlier export"
-        )
+        raise ModelError(f"{folder} holds files that are no export: name an empty folder, or one of an earlier export")
 
 
 def _size(folder: Path) -> int:

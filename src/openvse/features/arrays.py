@@ -66,9 +66,7 @@ class ArrayRows:
         rows = np.empty((count, *self.shape[1:]), self.dtype)
         # One call reads at most 2 GiB. A block is far smaller.
         if os.preadv(self._file, [rows.data], self._offset + row * self._row_bytes) != rows.nbytes:
-            raise DataError(
-                f"{self.path}: it became shorter since it was opened: copy it again, then restart"
-            )
+            raise DataError(f"{self.path}: it became shorter since it was opened: copy it again, then restart")
         return rows
 
     def blocks(self, multiple: int = 1) -> Iterator[tuple[int, np.ndarray]]:

@@ -81,15 +81,11 @@ class Local:
         boxes = self.boxes.astype(np.float32)
         if boxes.max(initial=0.0) > 1:
             if self.size is None or min(self.size) <= 0:
-                raise BadFeaturesError(
-                    "its boxes are in pixels, but the size of its image is missing: use --no-boxes"
-                )
+                raise BadFeaturesError("its boxes are in pixels, but the size of its image is missing: use --no-boxes")
             boxes /= np.array([*self.size, *self.size], np.float32)
         if not (boxes.min(initial=0.0) >= -BEYOND and boxes.max(initial=0.0) <= 1 + BEYOND):
             of_size = "" if self.size is None else f" of {self.size[0]:g} x {self.size[1]:g}"
-            raise BadFeaturesError(
-                f"its boxes extend beyond its image{of_size}, or are not numbers: check the size"
-            )
+            raise BadFeaturesError(f"its boxes extend beyond its image{of_size}, or are not numbers: check the size")
         return boxes.clip(0, 1)
 
 
@@ -161,13 +157,9 @@ def read_id_file(path: Path, count: int, what: str) -> list[str]:
     try:
         ids = read_lines(path)
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"ids {path} cannot be read ({error}): give a text file with one id per line"
-        ) from error
+        raise DataError(f"ids {path} cannot be read ({error}): give a text file with one id per line") from error
     if len(ids) != count:
-        raise DataError(
-            f"ids {path} has {len(ids)} lines for the {count} items of {what}: give one id per item"
-        )
+        raise DataError(f"ids {path} has {len(ids)} lines for the {count} items of {what}: give one id per item")
     return [item.strip() for item in ids]
 
 
@@ -228,9 +220,7 @@ def read_npz(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     return _files(source, ".npz", _read_npz, ids)
 
 
-def _files(
-    source: Path, suffix: str, read: Callable[[Path], Local], ids: Path | None
-) -> Iterator[FeatureEntry]:
+def _files(source: Path, suffix: str, read: Callable[[Path], Local], ids: Path | None) -> Iterator[FeatureEntry]:
     """Yield an entry for each file with a suffix, whose name is the id."""
     if ids is not None:
         raise DataError(f"{source} names its items by its files: leave --ids out")
@@ -268,9 +258,7 @@ def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     try:
         file = h5py.File(source, "r", rdcc_nbytes=_CACHE_BYTES)
     except OSError as error:
-        raise DataError(
-            f"{source} is not a complete HDF5 file ({error}): copy or download it again"
-        ) from error
+        raise DataError(f"{source} is not a complete HDF5 file ({error}): copy or download it again") from error
     try:
         with file:
             yield from _read_file(source, file, ids)
@@ -295,9 +283,7 @@ def _read_file(source: Path, file: Any, ids: Path | None) -> Iterator[FeatureEnt
 
 def _read_items(place: str, group: Mapping[str, Any], prefix: str) -> Iterator[FeatureEntry]:
     if prefix.count("/") > DEEPEST:
-        raise DataError(
-            f"{place} nests groups without end ({prefix[:40]}...): remove the links that lead back"
-        )
+        raise DataError(f"{place} nests groups without end ({prefix[:40]}...): remove the links that lead back")
     for name in group:
         path = f"{prefix}{name}"
         node: Any = group.get(name)  # None for a broken link
@@ -329,16 +315,12 @@ def _ids(source: Path, file: Any, name: str, known: str | None, ids: Path | None
 
 
 def _read_whole(source: Path, file: Any, name: str, ids: list[str]) -> Iterator[FeatureEntry]:
-    beside = [
-        key for key in (*BOXES, *COUNT, *WIDTH, *HEIGHT) if key in file and file[key].shape[:1] == (len(ids),)
-    ]
+    beside = [key for key in (*BOXES, *COUNT, *WIDTH, *HEIGHT) if key in file and file[key].shape[:1] == (len(ids),)]
     columns = {key: file[key] for key in (name, *beside)}
     for key, column in columns.items():
         part = column.chunks or (1, *column.shape[1:])  # a row, or the chunk decompressed for it
         if column.external or column.is_virtual or math.prod(part) * column.dtype.itemsize > _MOST_PART:
-            raise DataError(
-                f"{source}: {key} is in another file, or in parts too large to read: write the file again"
-            )
+            raise DataError(f"{source}: {key} is in another file, or in parts too large to read: write the file again")
     for row, item in enumerate(ids):
         yield FeatureEntry(item, f"{source.name}, item {row}", partial(_read_row, columns, name, row))
 
@@ -381,9 +363,7 @@ def _read_table(path: Path) -> Iterator[FeatureEntry]:
         while line := file.readline(LONGEST_LINE):
             number += 1
             if len(line) == LONGEST_LINE:
-                raise DataError(
-                    f"{path}, line {number} is longer than {LONGEST_LINE} bytes: this is not a table"
-                )
+                raise DataError(f"{path}, line {number} is longer than {LONGEST_LINE} bytes: this is not a table")
             cells = line.rstrip(b"\r\n").split(b"\t")
             if not names:
                 names = _columns(path, cells)
@@ -418,9 +398,7 @@ def _parse(names: list[str], cells: list[bytes]) -> Local:
     row = dict(zip(names, cells, strict=True))
     if (count := int(entry_number(row, COUNT) or 0)) < 1:
         raise BadFeaturesError("it has no boxes and so no features")
-    return local_of(
-        row | {name: _floats(row[name], name, count) for name in ("features", "boxes") if name in row}
-    )
+    return local_of(row | {name: _floats(row[name], name, count) for name in ("features", "boxes") if name in row})
 
 
 def _floats(text: bytes, what: str, count: int) -> Float[np.ndarray, "count _"]:
@@ -567,9 +545,7 @@ def import_features(
 class _Import:
     """A running import: the store, opened with the width of the first item, and the outcome of each item."""
 
-    def __init__(
-        self, store: Path, fingerprint: str | None, dtype: StoreDtype, boxes: bool, stack: ExitStack
-    ) -> None:
+    def __init__(self, store: Path, fingerprint: str | None, dtype: StoreDtype, boxes: bool, stack: ExitStack) -> None:
         self.report = ImportReport()
         self._store, self._dtype, self._boxes, self._stack = store, dtype, boxes, stack
         self._fingerprint = fingerprint or f"{IMPORTED}{store.resolve().name}"

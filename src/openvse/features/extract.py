@@ -112,9 +112,7 @@ def extract_features(
     paths: dict[str, ImageFile] = {}
     for item, path in images:
         if item in paths:
-            raise DataError(
-                f"id {item!r} is used for {paths[item]} and for {path}: give each image its own id"
-            )
+            raise DataError(f"id {item!r} is used for {paths[item]} and for {path}: give each image its own id")
         paths[item] = Path(path) if isinstance(path, str) else path
     if backbone.fingerprint is None:
         raise ModelError("this encoder only reads stored features: extract with one that has a backbone")
@@ -228,13 +226,9 @@ class _Extraction(ABC, Generic[Content]):
 
     def open(self, store: Path) -> FeatureStoreWriter:
         """Create or continue a store."""
-        return FeatureStoreWriter(
-            store, fingerprint=self.fingerprint, dim=self.dim, dtype=self.dtype, boxes=self.boxes
-        )
+        return FeatureStoreWriter(store, fingerprint=self.fingerprint, dim=self.dim, dtype=self.dtype, boxes=self.boxes)
 
-    def new(
-        self, items: Sequence[tuple[str, Content]], writer: FeatureStoreWriter
-    ) -> Sequence[tuple[str, Content]]:
+    def new(self, items: Sequence[tuple[str, Content]], writer: FeatureStoreWriter) -> Sequence[tuple[str, Content]]:
         """Return the items that a store lacks, in the order in which they are added."""
         return remaining(items, lambda item: item[0] in writer, self.batch_size)
 

@@ -152,9 +152,7 @@ class StoreManifest:
     def summed(self, folder: Path, before: StoreManifest) -> StoreManifest:
         """Return the manifest with its checksums. The part after an earlier commit is read again."""
         sums = {
-            name: checksum(
-                folder / name, skip=end, size=self.file_bytes[name] - end, start=before.sums.get(name, 0)
-            )
+            name: checksum(folder / name, skip=end, size=self.file_bytes[name] - end, start=before.sums.get(name, 0))
             for name, end in before.file_bytes.items()
         }
         return replace(self, sums=sums)
@@ -265,15 +263,11 @@ def read_sources(store: Path) -> Mapping[Path, SourceFile]:
     return sources
 
 
-def positions_of(
-    ids: Sequence[str], known: Mapping[str, int], *, source: str, remedy: str
-) -> Int[np.ndarray, "B"]:
+def positions_of(ids: Sequence[str], known: Mapping[str, int], *, source: str, remedy: str) -> Int[np.ndarray, "B"]:
     """Return the positions of items."""
     if missing := [item for item in ids if item not in known]:
         named = ", ".join(map(repr, missing[:3])) + (", ..." if len(missing) > 3 else "")
-        raise StoreError(
-            f"{source} has no features of {len(missing)} of {len(ids)} items ({named}): {remedy}"
-        )
+        raise StoreError(f"{source} has no features of {len(missing)} of {len(ids)} items ({named}): {remedy}")
     return np.fromiter((known[item] for item in ids), dtype=np.int64, count=len(ids))
 
 
@@ -303,9 +297,7 @@ class FeatureStore:
         >>> batch = store.gather(store.positions(["a.jpg", "b.jpg"]))  # doctest: +SKIP
     """
 
-    def __init__(
-        self, path: str | Path, expected_fingerprint: str | None = None, *, check: bool = False
-    ) -> None:
+    def __init__(self, path: str | Path, expected_fingerprint: str | None = None, *, check: bool = False) -> None:
         """Open a store for reading.
 
         Args:

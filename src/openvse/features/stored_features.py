@@ -53,9 +53,7 @@ class StoredFeatures:
         """
         if not self._reads_images:
             return all(item in self.store for item in ids)
-        return all(
-            isinstance(file, Path) and self._has(item, file) for item, file in zip(ids, files, strict=True)
-        )
+        return all(isinstance(file, Path) and self._has(item, file) for item, file in zip(ids, files, strict=True))
 
     def _has(self, item: str, file: Path) -> bool:
         source = self._sources.get(Path(os.path.realpath(file)))
@@ -72,9 +70,7 @@ class StoredFeatures:
         return embed(self._model.image, batches, self._model.device)
 
 
-def find_stored_features(
-    model: TwoTower, folder: str | Path, features: Path | None = None
-) -> StoredFeatures | None:
+def find_stored_features(model: TwoTower, folder: str | Path, features: Path | None = None) -> StoredFeatures | None:
     """Return the stored features that can replace images when a model indexes them.
 
     Args:

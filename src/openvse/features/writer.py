@@ -78,9 +78,7 @@ class FeatureStoreWriter:
             self._manifest = StoreManifest.read(path)
             self._manifest.check(path, fingerprint)
             _check_numbers(path, self._manifest, dim, dtype, boxes)
-            self._files = {
-                name: opening.enter_context((path / name).open("r+b")) for name in self._manifest.file_bytes
-            }
+            self._files = {name: opening.enter_context((path / name).open("r+b")) for name in self._manifest.file_bytes}
             for name, size in self._manifest.file_bytes.items():
                 self._files[name].truncate(size)
             # The row after each item. Of the items committed before, only the last matters. Adding an item and
@@ -120,9 +118,7 @@ class FeatureStoreWriter:
                 row = self._manifest.row_types[name]
                 # The position is set again each time, because after a failed write it may be anywhere.
                 self._files[name].seek(HEADER_BYTES + self._rows * row.itemsize)
-                self._files[name].write(
-                    values.detach().float().cpu().numpy().astype(row.base, order="C").data
-                )
+                self._files[name].write(values.detach().float().cpu().numpy().astype(row.base, order="C").data)
         self._ends[item] = self._rows + len(local)
 
     def commit(self) -> None:
@@ -163,9 +159,7 @@ class FeatureStoreWriter:
     def _check_item(self, item: str, local: Tensor) -> None:
         dim, dtype = self._manifest.dim, self._manifest.dtype
         if item in self:
-            raise BadFeaturesError(
-                f"feature store {self.path} already holds {item!r}: give each item its own id"
-            )
+            raise BadFeaturesError(f"feature store {self.path} already holds {item!r}: give each item its own id")
         if not item or "\n" in item:
             raise BadFeaturesError(f"{item!r} cannot be an id of a feature store: give one line of text")
         if local.shape[0] == 0 or local.shape[1] != dim:
@@ -174,9 +168,7 @@ class FeatureStoreWriter:
             )
         peak = float(local.detach().abs().max())
         if not math.isfinite(peak):
-            raise BadFeaturesError(
-                f"features of {item!r} hold NaN or infinity: check the image and the encoder"
-            )
+            raise BadFeaturesError(f"features of {item!r} hold NaN or infinity: check the image and the encoder")
         largest = float(np.finfo(dtype).max)  # numpy would round the peak to float16 to compare them
         if peak > largest:
             raise BadFeaturesError(
@@ -188,9 +180,7 @@ class FeatureStoreWriter:
 def _checked_boxes(item: str, boxes: Tensor | None, count: int) -> Tensor:
     if boxes is None or boxes.shape != (count, 4):
         given = "no boxes" if boxes is None else f"boxes {list(boxes.shape)}"
-        raise BadFeaturesError(
-            f"{item!r} has {given}, but this store takes boxes [{count}, 4] with its features"
-        )
+        raise BadFeaturesError(f"{item!r} has {given}, but this store takes boxes [{count}, 4] with its features")
     left, top, right, bottom = boxes.unbind(1)
     if not torch.stack([left >= 0, top >= 0, right <= 1, bottom <= 1, left <= right, top <= bottom]).all():
         raise BadFeaturesError(

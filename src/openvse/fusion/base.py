@@ -101,9 +101,7 @@ class Fusion(Configured, nn.Module, ABC):
         x, z = self.read(images, texts)
         return self.reduce(Features(x, images.mask), Features(z, texts.mask))
 
-    def read(
-        self, images: Prepared, texts: Prepared
-    ) -> tuple[Float[Tensor, "P N D"], Float[Tensor, "P M D"]]:
+    def read(self, images: Prepared, texts: Prepared) -> tuple[Float[Tensor, "P N D"], Float[Tensor, "P M D"]]:
         """Let both sides of P pairs attend to each other, and then to themselves."""
         (tokens, query, key, value), (cross, itself) = images.features.unbind(1), _layers(images)
         (tokens_z, query_z, key_z, value_z), (cross_z, itself_z) = texts.features.unbind(1), _layers(texts)
@@ -122,15 +120,11 @@ class Fusion(Configured, nn.Module, ABC):
         if self.class_tokens is None:
             return items
         first = self.class_tokens[side].expand(len(items), 1, -1).to(items.vectors.dtype)
-        return EmbeddingSet(
-            torch.cat([first, items.vectors], dim=1), nn.functional.pad(items.mask, (1, 0), value=True)
-        )
+        return EmbeddingSet(torch.cat([first, items.vectors], dim=1), nn.functional.pad(items.mask, (1, 0), value=True))
 
     def _project(self, items: EmbeddingSet, *, reads: Attention, is_read: Attention) -> Prepared:
         tokens = items.vectors.masked_fill(~items.mask.unsqueeze(-1), 0.0)
-        features = torch.stack(
-            [tokens, reads.query(tokens), is_read.key(tokens), is_read.value(tokens)], dim=1
-        )
+        features = torch.stack([tokens, reads.query(tokens), is_read.key(tokens), is_read.value(tokens)], dim=1)
         keep = None
         if self.training and self.dropout:
             keep = nn.functional.dropout(torch.ones_like(features[:, :LAYERS]), self.dropout)
@@ -149,9 +143,7 @@ class ScoreAttentionFusion(Fusion):
         num_vectors: k, the number of parallel reductions.
     """
 
-    def __init__(
-        self, *, embed_dim: int, num_heads: int = 8, num_vectors: int = 1, dropout: float = 0.1
-    ) -> None:
+    def __init__(self, *, embed_dim: int, num_heads: int = 8, num_vectors: int = 1, dropout: float = 0.1) -> None:
         super().__init__(embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, class_token=False)
         self.image_scores = AttentionScores(embed_dim, num_heads, num_vectors)
         self.text_scores = AttentionScores(embed_dim, num_heads, num_vectors)
@@ -251,9 +243,7 @@ class _Scores(torch.autograd.Function):
             with torch.enable_grad():
                 scores = _cosines(ctx.fusion, some_images, some_texts)
             # Projections that were made beforehand are not affected.
-            of_x, of_z, *rest = torch.autograd.grad(
-                scores, [*leaves, *learning], gradient[i, t], allow_unused=True
-            )
+            of_x, of_z, *rest = torch.autograd.grad(scores, [*leaves, *learning], gradient[i, t], allow_unused=True)
             of_images.index_add_(0, i, of_x)
             of_texts.index_add_(0, t, of_z)
             for parameter, slope in zip(learning, rest, strict=True):

@@ -234,9 +234,7 @@ def _merged(current: FoundIndex, folders: Sequence[Path], add: bool) -> tuple[Ro
     return None
 
 
-def _numbered(
-    known: Sequence[Root], folders: Sequence[Path], held: Database | None = None
-) -> tuple[Root, ...]:
+def _numbered(known: Sequence[Root], folders: Sequence[Path], held: Database | None = None) -> tuple[Root, ...]:
     """Give new roots numbers, and labels that distinguish their items from each other and from held ones."""
     roots = list(known)
     for folder in folders:
@@ -389,9 +387,7 @@ class _Run:
         assert writer.written is not None, "the items were in it"
         lost = {*changes.gone, *chain.from_iterable(changes.away.values())}
         source, folders = getattr(self.model, "source", "") or "MODEL", map(str, self.given)
-        command = shlex.join(
-            ["openvse", "index", str(source), *folders, "--out", str(self.index.path), "--forget"]
-        )
+        command = shlex.join(["openvse", "index", str(source), *folders, "--out", str(self.index.path), "--forget"])
         for folder, items in changes.away.items():
             moved = [item for item in items if writer.written.database.later_copies(item) - lost]
             kept = sorted({*items}.difference(moved))
@@ -469,9 +465,7 @@ def _remembered(current: FoundIndex | None, name: str) -> str:
     return "" if current is None else current.database.setting(name)
 
 
-def _check_present(
-    listings: Sequence[RootListing], given: Sequence[str | Path], current: FoundIndex | None
-) -> None:
+def _check_present(listings: Sequence[RootListing], given: Sequence[str | Path], current: FoundIndex | None) -> None:
     """Raise DataError for an empty root, unless the index holds items of it, which are kept."""
     for listing in listings:
         is_held = current is not None and any(current.database.walk(listing.root.number))
@@ -486,9 +480,7 @@ def _check_present(
                 what = "folder; give a folder of images"
             raise DataError(f"{escaped(folder)}: there is no such {what}")
         what = f"; {listing.left_out.describe()}" if listing.left_out else ""
-        raise DataError(
-            f"there is no image in {folder}: give a folder with images, in it or in its subfolders{what}"
-        )
+        raise DataError(f"there is no image in {folder}: give a folder with images, in it or in its subfolders{what}")
 
 
 def _check_still_there(listings: Sequence[RootListing]) -> None:

@@ -91,9 +91,7 @@ class Condition:
                 return self._on_text("id", "kind = 'clip'")
             case "kind":
                 if self.operator not in ("=", "!=") or self.value not in _KINDS:
-                    raise DataError(
-                        f"kind {self.operator} {self.value}: give = or !=, and one of {', '.join(_KINDS)}"
-                    )
+                    raise DataError(f"kind {self.operator} {self.value}: give = or !=, and one of {', '.join(_KINDS)}")
                 return f"kind {self.operator} ?", [self.value]
             case "size":
                 return f"size {self._order()} ?", [_bytes(self.value)]
@@ -345,9 +343,7 @@ def all_of(conditions: Sequence[Condition]) -> tuple[str, list[object]]:
 
 def _bytes(value: str) -> int:
     if (match := _SIZE.fullmatch(value)) is None:
-        raise DataError(
-            f"{value} is no size: give a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB"
-        )
+        raise DataError(f"{value} is no size: give a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB")
     power = " kmgt".index((match[2] or " ").lower())
     return _stored(int(Decimal(match[1]) * (1024 if match[3] else 1000) ** power), value)
 
@@ -355,9 +351,7 @@ def _bytes(value: str) -> int:
 def _stored(number: int, value: str) -> int:
     """Return a number as the database holds it. Raise DataError if it is out of range."""
     if not -(1 << 63) <= number < 1 << 63:
-        raise DataError(
-            f"{_shortened(value)} is out of range: give a size below 8 EiB, or a date from 1678 to 2261"
-        )
+        raise DataError(f"{_shortened(value)} is out of range: give a size below 8 EiB, or a date from 1678 to 2261")
     return number
 
 

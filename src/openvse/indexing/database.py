@@ -31,9 +31,7 @@ _CHECKED = 10_000
 _EARTH_M = 6_371_009.0  # mean radius (IUGG)
 CLOCK = r"(?P<clock>\d\d?(?::\d\d(?::\d\d(?:[.,]\d+)?)?)?)\s*(?P<offset>[Zz]|[+-]\d\d(?::?\d\d)?)?"
 """The time of a day in a date, by itself or with an offset, as in ISO 8601."""
-_DATE = re.compile(
-    rf"\s*(?P<day>\d{{4}}(?:-\d\d?(?:-\d\d?)?)?)(?:[Tt ]\s*{CLOCK}|[Zz]|[+-]\d\d:\d\d)?\s*", re.ASCII
-)
+_DATE = re.compile(rf"\s*(?P<day>\d{{4}}(?:-\d\d?(?:-\d\d?)?)?)(?:[Tt ]\s*{CLOCK}|[Zz]|[+-]\d\d:\d\d)?\s*", re.ASCII)
 _NUMBER = re.compile(r"\s*[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?\s*", re.ASCII)
 _IS_SEGMENT = "(kind = 'clip' AND id GLOB '*#t=*')"
 
@@ -278,9 +276,7 @@ class Database:
         """Return whether the index has a table."""
         return bool(self.read("SELECT 1 FROM main.sqlite_master WHERE name = ?", (table,)))
 
-    def rarest_first(
-        self, words: Mapping[str, Sequence[str]], table: WordTable = "words"
-    ) -> list[tuple[str, int]]:
+    def rarest_first(self, words: Mapping[str, Sequence[str]], table: WordTable = "words") -> list[tuple[str, int]]:
         """Return those words that items may have, each with the largest number of items that can have its parts."""
         known = self.known({part for each in words.values() for part in each[:MOST_WORDS]}, table)
         counts = {word: min(known.get(part, 0) for part in each[:MOST_WORDS]) for word, each in words.items()}
@@ -466,9 +462,7 @@ def number_in(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def metres_between(
-    latitude: object, longitude: object, to_latitude: float, to_longitude: float
-) -> float | None:
+def metres_between(latitude: object, longitude: object, to_latitude: float, to_longitude: float) -> float | None:
     """Return the distance of two places in degrees, on a sphere (haversine formula), or None if one is no place.
 
     Examples:

@@ -109,9 +109,7 @@ class EmbeddedBatch:
         self.replaced += set(candidate.before) - {entry.item.id for entry in entries}
 
 
-def keep_batches(
-    batches: Iterable[EmbeddedBatch], writer: IndexWriter, pace: Pace
-) -> Iterator[EmbeddedBatch]:
+def keep_batches(batches: Iterable[EmbeddedBatch], writer: IndexWriter, pace: Pace) -> Iterator[EmbeddedBatch]:
     """Write batches, commit from time to time, and yield each with the outcomes of its candidates."""
     for batch in batches:
         if batch.entries:
@@ -174,9 +172,7 @@ class Embedder:
     _stored: StoredImages | None = None
     _known: KnownContent | None = None
 
-    def embed(
-        self, candidates: Sequence[Candidate], sharing: Sharing | None = None
-    ) -> Iterator[EmbeddedBatch]:
+    def embed(self, candidates: Sequence[Candidate], sharing: Sharing | None = None) -> Iterator[EmbeddedBatch]:
         """Embed candidates in their order. With shared work, cut clips and items that need a model come last.
 
         Items recognised by their content come between the others, in batches of their own. All segments of a clip come
@@ -301,9 +297,7 @@ class Embedder:
         done.vectors = np.concatenate(parts)
 
 
-def cut_candidates(
-    candidates: Sequence[Candidate], batch_size: int, num_processes: int
-) -> list[Sequence[Candidate]]:
+def cut_candidates(candidates: Sequence[Candidate], batch_size: int, num_processes: int) -> list[Sequence[Candidate]]:
     """Cut candidates into parts of whole batches, at least a few for each process.
 
     Clips that are cut into segments are parts of their own: one clip may be as much work as a batch.

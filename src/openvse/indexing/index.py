@@ -240,9 +240,7 @@ class Index:
                     changed.append(place)
         if changed:
             first = table.ids[min(changed)]
-            raise damaged(
-                self.path, f"{len(changed)} of its items do not match their checksums, first {first}"
-            )
+            raise damaged(self.path, f"{len(changed)} of its items do not match their checksums, first {first}")
 
 
 def places_among(

@@ -44,9 +44,7 @@ def forget_folder(path: str | Path, folder: str | Path) -> None:
                 )
             raise IndexFormatError(f"index {path} cannot forget {folder}: --forget {what}")
         if len(roots) == 1 if root else len(inside) == database.count():
-            raise IndexFormatError(
-                f"index {path} holds nothing but {names}: remove the folder of the index instead"
-            )
+            raise IndexFormatError(f"index {path} holds nothing but {names}: remove the folder of the index instead")
         with database.transaction():
             database.drop(inside)
             if root is not None:

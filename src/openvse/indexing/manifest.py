@@ -200,9 +200,7 @@ def place_of(model: str | Path, index: Path) -> Place:
 def index_folder(place: str | Path) -> Path | None:
     """Return the folder of an index, or the index of a run's folder, or None if there is neither."""
     try:
-        return next(
-            (each for each in (Path(place), Path(place, "index")) if (each / MANIFEST).is_file()), None
-        )
+        return next((each for each in (Path(place), Path(place, "index")) if (each / MANIFEST).is_file()), None)
     except (OSError, ValueError):  # a sentence may be longer than any name
         return None
 

@@ -183,9 +183,7 @@ def list_sentences(root: Root) -> RootListing:
     except TextError as error:
         raise DataError(str(error)) from error
     except OSError as error:
-        raise DataError(
-            f"{file} cannot be read ({error.strerror}): give a file with a sentence a line"
-        ) from error
+        raise DataError(f"{file} cannot be read ({error.strerror}): give a file with a sentence a line") from error
     for number, line in enumerate(lines, start=1):
         with suppress(JsonError):
             if isinstance(decoded_cell(line), str):
@@ -365,14 +363,11 @@ def are_cut(items: Iterable[str], seconds: float) -> bool:
 def segments_of(item_id: str, path: Path, seconds: float, duration: float) -> list[tuple[str, ClipSegment]]:
     """Return the ids and places of the segments of a clip."""
     return [
-        (segment_name(item_id, start, end), ClipSegment(path, start, end))
-        for start, end in cut_clip(duration, seconds)
+        (segment_name(item_id, start, end), ClipSegment(path, start, end)) for start, end in cut_clip(duration, seconds)
     ]
 
 
-def same_segments(
-    segments: Sequence[tuple[str, int, int]], item_id: str, seconds: float
-) -> list[tuple[str, int, int]]:
+def same_segments(segments: Sequence[tuple[str, int, int]], item_id: str, seconds: float) -> list[tuple[str, int, int]]:
     """Return the items of a file of the same content, cut in the same way, under the names of another file."""
     files: dict[str, list[tuple[str, int, int]]] = {}
     for each in segments:
@@ -499,9 +494,7 @@ def _called_as_facts(lines: Iterable[Mapping[str, object]]) -> list[str]:
     keys = {key for entry in lines for key in entry.keys() - {_naming(entry)}}
     hidden = [key for key in FIELDS if key in keys and key not in (*_DATES, "text")]  # text may be a caption
     asked = ", ".join(f"meta.{key}" for key in hidden)
-    line = (
-        f"a condition on {', '.join(hidden)} means the fact of the file: ask for the key of a line as {asked}"
-    )
+    line = f"a condition on {', '.join(hidden)} means the fact of the file: ask for the key of a line as {asked}"
     return [line] if hidden else []
 
 

@@ -54,9 +54,7 @@ class IndexFolder:
             opening.enter_context(made(path))
             # No other process writes here from now on, whose files this one would remove at the end.
             opening.enter_context(locked(path, "index", IndexFormatError))
-            self._indexes = {
-                name: self._look(name) for name in (MANIFEST, UNFINISHED) if (path / name).is_file()
-            }
+            self._indexes = {name: self._look(name) for name in (MANIFEST, UNFINISHED) if (path / name).is_file()}
             self._open = opening.pop_all()
 
     def __enter__(self) -> IndexFolder:
@@ -160,9 +158,7 @@ class IndexWriter:
         anew: bool = False,
     ) -> None:
         self._open = ExitStack()
-        self._index = (
-            folder if isinstance(folder, IndexFolder) else self._open.enter_context(IndexFolder(folder))
-        )
+        self._index = folder if isinstance(folder, IndexFolder) else self._open.enter_context(IndexFolder(folder))
         self._folder, self._name = self._index.path, UNFINISHED if replace else MANIFEST
         self._manifest = IndexManifest(
             model=model,
@@ -236,8 +232,7 @@ class IndexWriter:
             file = self._file_to_fill()
             first = file.append(stored)
         self._pending += [
-            (entry, file, first + place, row_checksum(entry.item, stored[place]))
-            for place, entry in enumerate(entries)
+            (entry, file, first + place, row_checksum(entry.item, stored[place])) for place, entry in enumerate(entries)
         ]
 
     def drop(self, ids: Sequence[str]) -> None:

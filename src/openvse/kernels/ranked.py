@@ -83,9 +83,7 @@ def _compile(source: Path, place: Path) -> ctypes.CDLL:
             )
             try:
                 for step in steps:
-                    subprocess.run(
-                        [compiler, *step], capture_output=True, timeout=_COMPILE_SECONDS, check=True
-                    )
+                    subprocess.run([compiler, *step], capture_output=True, timeout=_COMPILE_SECONDS, check=True)
                 library = ctypes.CDLL(str(made))
             except subprocess.CalledProcessError as error:
                 refused = error.stderr.decode(errors="replace").strip()[:500]
@@ -245,9 +243,7 @@ def _sorted(
     return out
 
 
-def _call(
-    name: str, local: Float[Tensor, "B N L"], num_weights: int, tensors: tuple[Tensor | None, ...]
-) -> None:
+def _call(name: str, local: Float[Tensor, "B N L"], num_weights: int, tensors: tuple[Tensor | None, ...]) -> None:
     """Run a function of the kernel over all items, with as many threads as PyTorch uses."""
     library = load_kernel("ranked")
     assert library is not None

@@ -52,9 +52,7 @@ def _packed_gru(
         states = torch.stack(packed.data.chunk(directions, dim=1))
         places = places[:1].expand(directions, -1)
     each = torch.cat([place + number * len(flat) for number, place in enumerate(places)])
-    padded = states.new_zeros(directions * len(flat), states.shape[2]).index_copy(
-        0, each, states.flatten(0, 1)
-    )
+    padded = states.new_zeros(directions * len(flat), states.shape[2]).index_copy(0, each, states.flatten(0, 1))
     unsorted = final.new_empty(final.shape).index_copy(1, moved(order, device), final)
     return padded.view(directions, *mask.shape, -1), unsorted
 
@@ -200,9 +198,7 @@ class _Recurrence(torch.autograd.Function):
             at_hidden,
             *at_hidden.split_with_sizes([width, width, width], dim=2),
         )
-        for at, z, r, f_new, f_reset, f_update, inwards, whole, by_reset, by_update, by_new in reversed(
-            steps
-        ):
+        for at, z, r, f_new, f_reset, f_update, inwards, whole, by_reset, by_update, by_new in reversed(steps):
             at_state = at.clone()
             at_state.narrow(1, 0, carried.shape[1]).add_(carried)
             through_gate = at_state * z
@@ -230,6 +226,4 @@ def _roomy(like: Tensor, width: int) -> Tensor:
 def _by_step(sizes: list[int], *packed: Tensor) -> list[tuple[Tensor, ...]]:
     """Return, for each time step, its rows of every tensor."""
     rows = sum(sizes)
-    return list(
-        zip(*(tensor.narrow(1, 0, rows).split_with_sizes(sizes, dim=1) for tensor in packed), strict=True)
-    )
+    return list(zip(*(tensor.narrow(1, 0, rows).split_with_sizes(sizes, dim=1) for tensor in packed), strict=True))

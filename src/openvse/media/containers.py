@@ -116,9 +116,7 @@ def elements_of(packet: bytes | str) -> list[ElementTree.Element]:
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise DataError("it declares entities of XML, and is not read: write it as plain XMP")
     if len(text) > MOST_XMP or text.count("<") > _MOST_TAGS:
-        raise DataError(
-            f"it has more than {MOST_XMP / 1e6:g} MB or {_MOST_TAGS:,} tags of XML, and is not read"
-        )
+        raise DataError(f"it has more than {MOST_XMP / 1e6:g} MB or {_MOST_TAGS:,} tags of XML, and is not read")
     try:
         return [*ElementTree.fromstring(text).iter()]
     except (ElementTree.ParseError, ValueError) as error:

@@ -114,9 +114,7 @@ def _opened_raw(file: Path | io.BytesIO) -> Image.Image:
         with rawpy.imread(str(file) if isinstance(file, Path) else file) as raw:
             preview, flip = raw.extract_thumb(), raw.sizes.flip
     except rawpy.LibRawError as error:
-        raise BadImageError(
-            f"it holds no preview that we read ({plain_message(error)}): export JPEG"
-        ) from None
+        raise BadImageError(f"it holds no preview that we read ({plain_message(error)}): export JPEG") from None
     if preview.format == rawpy.ThumbFormat.JPEG:
         image: Image.Image = Image.open(io.BytesIO(preview.data), formats=("JPEG",))
     else:
@@ -163,17 +161,13 @@ RAW = ImageFormat(
 # the decoders of common formats.
 _AVIF = "AVIF needs Pillow 11.3 or newer: pip install --upgrade pillow"
 OF_PILLOW = (
-    ImageFormat(
-        "JPEG", "jpg jpeg jpe jfif jfi jif mpo pjp pjpeg", "JPEG", _like(rb"\xff\xd8\xff"), "image/jpeg"
-    ),
+    ImageFormat("JPEG", "jpg jpeg jpe jfif jfi jif mpo pjp pjpeg", "JPEG", _like(rb"\xff\xd8\xff"), "image/jpeg"),
     ImageFormat("PNG", "png apng", "PNG", _like(rb"\x89PNG\r\n"), "image/png"),
     ImageFormat("GIF", "gif", "GIF", _like(rb"GIF8[79]a"), "image/gif"),
     ImageFormat("BMP", "bmp", "BMP", _like(rb"BM....\0\0\0\0"), "image/bmp"),
     ImageFormat("PPM", "ppm pbm pgm pnm", "PPM"),
     ImageFormat("TIFF", "tif tiff", "TIFF", _like(rb"II\*\0|MM\0\*")),
     ImageFormat("WebP", "webp", "WEBP", _like(rb"RIFF....WEBP"), "image/webp"),
-    ImageFormat(
-        "AVIF", "avif avifs", "AVIF", _like(rb"....ftyp.{0,52}avif"), "image/avif", remedy=_AVIF, work=1.5
-    ),
+    ImageFormat("AVIF", "avif avifs", "AVIF", _like(rb"....ftyp.{0,52}avif"), "image/avif", remedy=_AVIF, work=1.5),
     ImageFormat("JPEG 2000", "jp2 j2c j2k jpc jpf jpx", "JPEG2000", _like(rb"\0\0\0\x0cjP  "), work=4.0),
 )

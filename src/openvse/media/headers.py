@@ -252,9 +252,7 @@ def _place_of(latitude: str, longitude: str) -> Header:
     """Return the place of XMP's texts, such as ``52,31.25N`` or ``52,31,15N``. Some programs write plain degrees."""
     matches = [_DEGREES.fullmatch(each) for each in (latitude, longitude)]
     if all(matches):
-        return _of_sixtieths(
-            *(([*filter(None, each.groups()[:3])], each[4].upper()) for each in matches if each)
-        )
+        return _of_sixtieths(*(([*filter(None, each.groups()[:3])], each[4].upper()) for each in matches if each))
     with suppress(ValueError):
         return coordinates_of(float(latitude), float(longitude))
     return {}
@@ -330,8 +328,7 @@ def _of_iptc(image: Image.Image | None) -> Said:
         "keywords": list(dict.fromkeys(texts(25)))[:_MOST],
     }
     shot, scanned = (
-        [_date(" ".join((day, *texts(clock)[:1]))) for day in texts(date)]
-        for date, clock in ((55, 60), (62, 63))
+        [_date(" ".join((day, *texts(clock)[:1]))) for day in texts(date)] for date, clock in ((55, 60), (62, 63))
     )
     return Said(FactSource.CHANGED_IPTC if _is_newer(image) else FactSource.IPTC, facts, shot, scanned)
 

@@ -139,17 +139,13 @@ def pixel_limit() -> int:
     if (given := os.environ.get(PIXELS_VARIABLE)) is None:
         return MAX_PIXELS
     if not given.isdecimal() or not int(given):
-        raise OpenVSEError(
-            f"{PIXELS_VARIABLE} is {given!r}: give the largest number of pixels, such as 200000000"
-        )
+        raise OpenVSEError(f"{PIXELS_VARIABLE} is {given!r}: give the largest number of pixels, such as 200000000")
     if Image.MAX_IMAGE_PIXELS is not None and int(given) > Image.MAX_IMAGE_PIXELS:
         Image.MAX_IMAGE_PIXELS = None  # Pillow has a limit of its own
     return int(given)
 
 
-def read_image(
-    source: ImageLike, *, max_pixels: int | None = None, shorter_side: int | None = None
-) -> Image.Image:
+def read_image(source: ImageLike, *, max_pixels: int | None = None, shorter_side: int | None = None) -> Image.Image:
     """Decode an image to upright sRGB.
 
     The first frame of an animation is used, and the camera's orientation in EXIF is applied. Transparency becomes
@@ -249,9 +245,7 @@ def full_size(image: Image.Image) -> tuple[int, int]:
 def _check_parts(image: Image.Image, limit: int) -> None:
     """Raise BadImageError if an undecoded file has enough parts to hold up decoding for minutes."""
     if (parts := len(getattr(image, "tile", ()))) > _TILES:
-        raise BadImageError(
-            f"it has {parts:,} tiles, at most {_TILES:,} are decoded: save it with larger ones"
-        )
+        raise BadImageError(f"it has {parts:,} tiles, at most {_TILES:,} are decoded: save it with larger ones")
     if not parts or not isinstance(image, JpegImageFile) or image.fp is None:
         return
     # Pillow stops behind the header of the first scan, which holds all components in most files.
@@ -395,9 +389,7 @@ def _opened_avif(opener: Callable[[Any, Any], ImageFile], file: Any, name: Any) 
     lists += [each for kind, data in lists if kind == b"iprp" for each in boxes_of(data)]
     size = sum(len(data) for kind, data in lists if kind in (b"iinf", b"iloc", b"iref", b"ipma"))
     if size > _LISTS:
-        raise BadImageError(
-            f"it lists its parts in {size:,} bytes, at most {_LISTS:,} are read: save it again"
-        )
+        raise BadImageError(f"it lists its parts in {size:,} bytes, at most {_LISTS:,} are read: save it again")
     return opener(file, name)
 
 

@@ -86,9 +86,7 @@ class LeftOut:
         """Return the number of files of each kind: "27 videos, 3 HEIC, 1 SVG"."""
         ordered = Counter({kind: len(paths) for kind, paths in self.files.items()}).most_common()
         plural = {kind: f"{kind}s" for kind in (VIDEO, LINK, SYSTEM)}
-        return ", ".join(
-            f"{count:,} {kind if count == 1 else plural.get(kind, kind)}" for kind, count in ordered
-        )
+        return ", ".join(f"{count:,} {kind if count == 1 else plural.get(kind, kind)}" for kind, count in ordered)
 
     def describe(self) -> Problem:
         """Return one line: the counts, a remedy for each kind, and one file by name. The cases are all files."""
@@ -154,8 +152,7 @@ def list_folders(
     for walk in walks if follow_links else ():
         walk.names.sort(key=lambda name: name.split("/"))
     return [
-        Listing(walk.root, walk.names, LeftOut(dict(walk.left_out)), walk.unreadable, walk.sidecars)
-        for walk in walks
+        Listing(walk.root, walk.names, LeftOut(dict(walk.left_out)), walk.unreadable, walk.sidecars) for walk in walks
     ]
 
 
@@ -321,9 +318,7 @@ def _start(path: Path) -> bytes:
 def _is_transport_stream(start: bytes) -> bool:
     """Return whether a file begins like an MPEG transport stream: every packet with 0x47 (ISO/IEC 13818-1)."""
     return b"\0" in start and any(
-        set(start[first::size]) == {0x47} and len(start) > size + first
-        for size in _PACKETS
-        for first in range(size)
+        set(start[first::size]) == {0x47} and len(start) > size + first for size in _PACKETS for first in range(size)
     )
 
 

@@ -85,8 +85,7 @@ def paths_below(folder: Path, paths: Iterable[Path]) -> dict[Path, Path]:
     resolve = lru_cache(maxsize=None)(_real)
     base, places = Path(resolve(folder)), {path: Path(resolve(path.parent), path.name) for path in paths}
     return {
-        path: folder / place.relative_to(base) if place.is_relative_to(base) else path
-        for path, place in places.items()
+        path: folder / place.relative_to(base) if place.is_relative_to(base) else path for path, place in places.items()
     }
 
 

@@ -74,9 +74,7 @@ def format_of(name: str) -> ImageFormat | None:
 def _format(suffix: str) -> ImageFormat:
     found = IMAGE_FORMATS.get(suffix)
     if not isinstance(found, ImageFormat):
-        raise OpenVSEError(
-            f"image format {suffix!r} is {found!r}: give an ImageFormat with a title and suffixes"
-        )
+        raise OpenVSEError(f"image format {suffix!r} is {found!r}: give an ImageFormat with a title and suffixes")
     return found
 
 
@@ -116,8 +114,7 @@ def escaped(text: object) -> str:
     if plain.isprintable():
         return plain
     return "".join(
-        letter.encode("unicode_escape").decode() if unicodedata.category(letter) in _ODD else letter
-        for letter in plain
+        letter.encode("unicode_escape").decode() if unicodedata.category(letter) in _ODD else letter for letter in plain
     )
 
 

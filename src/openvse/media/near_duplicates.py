@@ -128,9 +128,7 @@ def _pages_of(file: ImageFile) -> tuple[bytes, list[Look] | None]:
     return digest, None
 
 
-def see_images(
-    images: Sequence[ImageFile], progress: Callable[[int, int], None] | None = None
-) -> list[SeenImage]:
+def see_images(images: Sequence[ImageFile], progress: Callable[[int, int], None] | None = None) -> list[SeenImage]:
     """Decode images in several threads, since decoders release Python's lock. Broken ones keep their places."""
     seen: list[SeenImage] = []
     cpus = os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count()
@@ -215,9 +213,7 @@ def _agree(one: tuple[Image.Image, _Box | None], other: tuple[Image.Image, _Box 
         return False
     left, top = (min(pair) for pair in zip(first[:2], second[:2], strict=True))
     right, bottom = (max(pair) for pair in zip(first[2:], second[2:], strict=True))
-    shown = (
-        image.resize((32, 32), Image.Resampling.BOX, (left, top, right, bottom)) for image, _ in (one, other)
-    )
+    shown = (image.resize((32, 32), Image.Resampling.BOX, (left, top, right, bottom)) for image, _ in (one, other))
     both = np.stack([np.asarray(image, np.float32) for image in shown])
     cells = both.reshape(2, 16, 2, 16, 2, 3).mean(axis=(2, 4))
     if np.abs(cells[0] - cells[1]).max() > _MAX_CELL:

@@ -31,10 +31,7 @@ def stretched(image: Image, size: tuple[int, int], resample: int = Resampling.BI
     Pillow resizes along the rows first. A long upright image, whose rows may become hundreds of times as wide, is first
     resized along its columns.
     """
-    blocks = [
-        1 if side <= _SIDE else max(1, side // (_GAP * new))
-        for side, new in zip(image.size, size, strict=True)
-    ]
+    blocks = [1 if side <= _SIDE else max(1, side // (_GAP * new)) for side, new in zip(image.size, size, strict=True)]
     if max(blocks) > 1:
         image = image.reduce((blocks[0], blocks[1]))
     if image.height > LONG * image.width:
@@ -42,9 +39,7 @@ def stretched(image: Image, size: tuple[int, int], resample: int = Resampling.BI
     return image.resize(size, Resampling(resample))
 
 
-def resized_middle(
-    image: Image, shortest: int, crop: tuple[int, int], resample: int, *, rounds: bool = False
-) -> Image:
+def resized_middle(image: Image, shortest: int, crop: tuple[int, int], resample: int, *, rounds: bool = False) -> Image:
     """Resize an image to its shortest side in pixels, keeping its aspect ratio, and cut the middle out.
 
     The longer side is rounded down, and so is the place of the crop unless it ``rounds``. Beyond the image it is black.

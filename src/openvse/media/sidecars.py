@@ -234,9 +234,7 @@ def _content(path: Path) -> bytes:
     try:
         real = path.resolve() if path.is_symlink() else path
         if real != path and not real.is_relative_to(path.parent.resolve()):
-            raise DataError(
-                "it leads to a file outside the folder, and is not read: copy the file into the folder"
-            )
+            raise DataError("it leads to a file outside the folder, and is not read: copy the file into the folder")
         with os.fdopen(os.open(real, PLAIN), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise DataError("it is no ordinary file, and is not read")

@@ -201,9 +201,7 @@ def _joined(pieces: Iterable[np.ndarray]) -> np.ndarray:
                 lines[parts[0]] = whole
             else:
                 new.append(box)
-        lines = np.concatenate(
-            [lines[np.isfinite(lines[:, 0, 0])], np.array(new, np.float32).reshape(-1, 4, 2)]
-        )
+        lines = np.concatenate([lines[np.isfinite(lines[:, 0, 0])], np.array(new, np.float32).reshape(-1, 4, 2)])
     return lines
 
 
@@ -225,9 +223,7 @@ def open_reader(reader: str | TextReader, threads: int | None = None) -> TextRea
     if reader == "none":
         return None
     if reader != RapidReader.name:
-        raise DataError(
-            f"there is no reader {reader!r}: give {RapidReader.name}, none, or a reader of your own"
-        )
+        raise DataError(f"there is no reader {reader!r}: give {RapidReader.name}, none, or a reader of your own")
     return RapidReader(threads)
 
 

@@ -60,9 +60,7 @@ class FrameSampling:
     num_frames: int = 8
     fps: float = 8.0
 
-    def choose(
-        self, starts: Float[np.ndarray, "T"], end: float, place: float | None = None
-    ) -> Int[np.ndarray, "N"]:
+    def choose(self, starts: Float[np.ndarray, "T"], end: float, place: float | None = None) -> Int[np.ndarray, "N"]:
         """Return the positions of frames, by the seconds at which they appear, and the last one disappears.
 
         ``place`` is the start of the run in training, as a share in [0, 1) of the possible places. None spreads the

@@ -55,9 +55,7 @@ class ModelConfig:
 def read_config(folder: Path) -> ModelConfig:
     """Read the description of a model. Raise ModelError if it is missing, incomplete, or of another format."""
     if is_export(folder):
-        raise ModelError(
-            f"{folder} is an exported model: open it with openvse.open, or name the model itself"
-        )
+        raise ModelError(f"{folder} is an exported model: open it with openvse.open, or name the model itself")
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise ModelError(
@@ -106,9 +104,7 @@ def read_weights(modules: nn.Module, folder: Path) -> None:
     try:
         load_model(modules, str(folder / WEIGHTS))
     except (SafetensorError, OSError) as error:
-        raise ModelError(
-            f"{folder / WEIGHTS} cannot be read ({error}): copy or save the model again"
-        ) from error
+        raise ModelError(f"{folder / WEIGHTS} cannot be read ({error}): copy or save the model again") from error
     except RuntimeError as error:
         raise ModelError(f"{folder / WEIGHTS} does not fit its config.json: {message_of(error)}") from error
 

@@ -289,9 +289,7 @@ def _difference(mine: nn.Module, theirs: Any) -> str:
         defaults = {key: each.default for key, each in parameters(type(mine)).items()}
         if reasons := _differing(_stated(options), _stated(had), _stated(defaults)):
             return "; ".join(reasons)
-    ours, others = (
-        {key: list(value.shape) for key, value in each.state_dict().items()} for each in (mine, theirs)
-    )
+    ours, others = ({key: list(value.shape) for key, value in each.state_dict().items()} for each in (mine, theirs))
     return next(
         (
             f"{key} is {ours.get(key)} in place of {others.get(key)}"

@@ -56,9 +56,7 @@ class Miner(nn.Module, ABC):
     def mine(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
         """Choose candidates. Called without a gradient. Chosen positives are dropped."""
 
-    def diagnostics(
-        self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]
-    ) -> dict[str, Float[Tensor, ""]]:
+    def diagnostics(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> dict[str, Float[Tensor, ""]]:
         """Return numbers for the log that explain the choice."""
         return {}
 
@@ -109,9 +107,7 @@ class RankingTerm(Term):
         reduction: the sum or the mean over the positive pairs of the batch. VSE++ and VSE-infinity use "sum".
     """
 
-    def __init__(
-        self, *, miner: Miner, criterion: Criterion, reduction: Literal["sum", "mean"] = "sum"
-    ) -> None:
+    def __init__(self, *, miner: Miner, criterion: Criterion, reduction: Literal["sum", "mean"] = "sum") -> None:
         super().__init__()
         self.miner = miner
         self.criterion = criterion

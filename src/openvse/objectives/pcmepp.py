@@ -71,9 +71,7 @@ class PCMEPP(Term):
 
     def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
         """Return a, b, the mean uncertainty of both sides, and the number of pseudo-positives of the images."""
-        more = (
-            with_pseudo_positives(self._logits(batch.scores), batch.positives).sum() - batch.positives.sum()
-        )
+        more = with_pseudo_positives(self._logits(batch.scores), batch.positives).sum() - batch.positives.sum()
         uncertainties = {
             name: side.residual[places_of(side.mask)].exp().sum(dim=-1).mean()
             for name, side in (("images", batch.images), ("texts", batch.texts))
@@ -101,9 +99,7 @@ def divergence(embeddings: EmbeddingSet) -> Float[Tensor, ""]:
     return (means.square().mean() + (log_variances.exp() - log_variances).mean() - 1) / 2
 
 
-def with_pseudo_positives(
-    logits: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]
-) -> Bool[Tensor, "A C"]:
+def with_pseudo_positives(logits: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
     """Return the positives, and the candidates of each row whose logit is at least its best positive's."""
     best = logits.masked_fill(~positives, -torch.inf).amax(dim=1, keepdim=True)
     return positives | ((logits >= best) & positives.any(dim=1, keepdim=True))

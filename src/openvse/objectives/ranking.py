@@ -136,9 +136,7 @@ class InfoNCE(Criterion):
     def __init__(self, *, temperature: float = 0.05, learned: bool = False, margin: float = 0.0) -> None:
         super().__init__()
         if temperature <= 0:
-            raise RecipeError(
-                f"info_nce got temperature = {temperature}: it must be above 0 (usual: 0.01 to 0.1)"
-            )
+            raise RecipeError(f"info_nce got temperature = {temperature}: it must be above 0 (usual: 0.01 to 0.1)")
         start = torch.tensor(math.log(1.0 / temperature))
         self.learned = learned
         self.margin = margin
@@ -256,9 +254,7 @@ class AdaptiveTopK(Miner):
         hardest = kth_largest(candidates, self._num_negatives(scores, positives))
         return candidates >= hardest.unsqueeze(1)
 
-    def diagnostics(
-        self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]
-    ) -> dict[str, Float[Tensor, ""]]:
+    def diagnostics(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> dict[str, Float[Tensor, ""]]:
         """Return K, and the alignment and uniformity from which it is computed (VSE+2AD, Fig. C-2)."""
         align, uniformity = self._maturity(scores, positives)
         num_negatives = self._num_negatives(scores, positives)

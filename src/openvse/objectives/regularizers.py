@@ -49,9 +49,7 @@ class Diversity(Term):
         """Return the redundancy of each side that has residuals."""
         sides = {"images": batch.images, "texts": batch.texts}
         return {
-            name: self.redundancy(side.residual, side.mask)
-            for name, side in sides.items()
-            if side.residual is not None
+            name: self.redundancy(side.residual, side.mask) for name, side in sides.items() if side.residual is not None
         }
 
 

@@ -86,9 +86,7 @@ class Document(ABC):
     def to_json(self) -> str:
         """Return the whole report as indented JSON."""
         itself = cast(Any, self)
-        written = {
-            name: value for name, value in asdict(itself).items() if itself.__dataclass_fields__[name].repr
-        }
+        written = {name: value for name, value in asdict(itself).items() if itself.__dataclass_fields__[name].repr}
         return json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_markdown(self) -> str:

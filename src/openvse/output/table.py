@@ -86,9 +86,7 @@ class Table:
             lines.append(_latex_line([_for_latex(name), *cells]))
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
-    def to_html(
-        self, mark: Callable[[int, int], str] = lambda row, column: "", *, named: bool = False
-    ) -> str:
+    def to_html(self, mark: Callable[[int, int], str] = lambda row, column: "", *, named: bool = False) -> str:
         """Return a ``table`` inside a ``div`` of the class "wide", which scrolls on a narrow screen.
 
         A cell gets the class that ``mark`` returns for its row, which is -1 for the header, and its column.
@@ -114,9 +112,7 @@ class Table:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.header)
-        writer.writerows(
-            [f"'{each}" if _FORMULA.match(str(each)) else each for each in row] for row in self.rows
-        )
+        writer.writerows([f"'{each}" if _FORMULA.match(str(each)) else each for each in row] for row in self.rows)
         return whole_characters(text.getvalue())  # names of files need not be UTF-8
 
     def to_json(self) -> list[dict[str, Cell]]:
@@ -198,9 +194,7 @@ def _text(columns: Sequence[_Column], width: int) -> str:
 
 def _broken(cell: str, width: int) -> list[str]:
     broken = partial(wrap, width=width, break_long_words=False, break_on_hyphens=False)
-    return [
-        part for line in cell.split("\n") for part in ([line] if len(line) <= width else broken(line) or [""])
-    ]
+    return [part for line in cell.split("\n") for part in ([line] if len(line) <= width else broken(line) or [""])]
 
 
 def _for_latex(text: str) -> str:

@@ -110,9 +110,7 @@ def comparison_sections(
         table = difference_table(comparison, contrast)
         html = table.to_html(partial(_verdict, verdicts, len(table.header) - 1))
         ends = f"{second} gains most", f"{second} loses most"
-        lists = "\n".join(
-            _direction(some, small, ends, (first, second)) for some in examples.get(contrast.second, ())
-        )
+        lists = "\n".join(_direction(some, small, ends, (first, second)) for some in examples.get(contrast.second, ()))
         against = f"{escape(contrast.second)} against {escape(contrast.first)}"
         yield (
             f"<section>\n<h2>{second} against {first}: {against}</h2>\n{html}\n"
@@ -149,10 +147,7 @@ def _figures(reports: Sequence[MeasuredReport]) -> list[str]:
 def _table(name: str, findings: Findings, names: Sequence[str]) -> str:
     """Return a table with a line for each metric, narrow enough for a phone, with intervals below the figures."""
     below = (f"\n{interval}" if interval else "" for interval in interval_cells(findings.intervals, names))
-    own = [
-        figure + interval
-        for figure, interval in zip(metric_cells(findings.metrics, names), below, strict=True)
-    ]
+    own = [figure + interval for figure, interval in zip(metric_cells(findings.metrics, names), below, strict=True)]
     columns = [own, *(metric_cells(metrics, names) for metrics in findings.beside.values())]
     lines = [*zip(map(metric_title, names), *columns, strict=True)]
     kinds = ["", "run", *["beside"] * len(findings.beside)]
@@ -234,16 +229,13 @@ def _chart(lines: Sequence[_Line], x: str, y: str) -> str:
 
 def _from_records(reports: Sequence[MeasuredReport], kind: str) -> Iterator[str]:
     """Yield a chart for each number that the runs have recorded, with a line for each run."""
-    names = dict.fromkeys(
-        name for each in reports if each.run.records for name in each.run.records.names(kind)
-    )
+    names = dict.fromkeys(name for each in reports if each.run.records for name in each.run.records.names(kind))
     by_epoch = kind == "validation"
     for name in _chosen([*names], kind):
         lines = [
             (each.run.name, series.epochs if by_epoch else series.steps, series.values, number)
             for number, each in enumerate(reports)
-            if each.run.records
-            and len((series := each.run.records.series(kind, name)).values) > (0 if by_epoch else 1)
+            if each.run.records and len((series := each.run.records.series(kind, name)).values) > (0 if by_epoch else 1)
         ]
         if lines:
             title = f"{metric_title(name)} (validation)" if by_epoch else _plain(name)
@@ -257,9 +249,7 @@ def _chosen(names: Sequence[str], kind: str) -> list[str]:
     if kind == "train":
         terms = [name for name in names if name not in ("loss", *_TITLES)]
         # A loss of a single term is that term.
-        return [
-            name for name in ("loss", *(terms if len(terms) > 1 else ()), *reversed(_TITLES)) if name in names
-        ]
+        return [name for name in ("loss", *(terms if len(terms) > 1 else ()), *reversed(_TITLES)) if name in names]
     return list(names)
 
 
@@ -359,9 +349,7 @@ def _query_card(query: AnsweredQuery, small: _Small, rows: Sequence[str] = ()) -
         f"{escape(shown.text)}{' ' + _TICK if hit else ''}</li>"
         for shown, hit, label in answers
     )
-    right = (
-        f'<p class="right"><b>right:</b> {escape(query.right.text)}</p>' if query.right is not None else ""
-    )
+    right = f'<p class="right"><b>right:</b> {escape(query.right.text)}</p>' if query.right is not None else ""
     return f'<div class="pair">{_frame(query.query, small)}<div>{asked}<{listed}>{texts}</{listed}>{right}</div></div>'
 
 
@@ -408,11 +396,7 @@ def _start_table(run: ReportedRun, *, named: bool) -> str:
     if not rows:
         return ""
     heading = f"<h3>{escape(run.name)}</h3>\n" if named else ""
-    lines = (
-        " No epoch was above it, so that the run kept it. After: the best epoch."
-        if run.best_epoch == 0
-        else ""
-    )
+    lines = " No epoch was above it, so that the run kept it. After: the best epoch." if run.best_epoch == 0 else ""
     return (
         f"{heading}{Table(('', 'before', 'after', 'difference'), rows).to_html(named=True)}\n"
         f'<ul class="notes"><li>before: {escape(str(start.get("name", "")))}, the model '

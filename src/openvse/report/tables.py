@@ -72,9 +72,7 @@ class ReportedRun:
             return None
         places = [Path(stated)]
         if self.named.folder is not None:
-            places = (
-                [self.named.folder / "features"] if stated == AUTO else [*places, self.named.folder / stated]
-            )
+            places = [self.named.folder / "features"] if stated == AUTO else [*places, self.named.folder / stated]
         store = next((place for place in places if place.exists()), None)
         if store is None and stated != AUTO:
             raise OpenVSEError(
@@ -105,9 +103,7 @@ def _read_recipe(path: Path) -> Mapping[str, Any]:
     try:
         tree = parse_yaml(read_text(path))
     except (OSError, ValueError, RecipeError) as error:
-        raise OpenVSEError(
-            f"{path} cannot be read ({message_of(error)}): restore it, or name another run"
-        ) from error
+        raise OpenVSEError(f"{path} cannot be read ({message_of(error)}): restore it, or name another run") from error
     if not isinstance(tree, dict):
         raise OpenVSEError(f"{path} is not a recipe: restore it, or name another run")
     return tree
@@ -143,9 +139,7 @@ def weighed(model: Model) -> tuple[int, int, str]:
     return sum(weight.numel() for weight in weights), learned, model.fingerprint
 
 
-def measure_run(
-    run: ReportedRun, request: Request | None, *, examples: int, device: str = "cpu"
-) -> MeasuredReport:
+def measure_run(run: ReportedRun, request: Request | None, *, examples: int, device: str = "cpu") -> MeasuredReport:
     """Load the best model of a run and evaluate it."""
     model = load(run.model, device=device)
     measured = MeasuredReport(run, *weighed(model))
@@ -226,13 +220,10 @@ def compared_table(comparison: Comparison, facts: Mapping[str, RowFacts]) -> Tab
     columns: dict[str, list[str]] = {"": [row.name for row in comparison.rows]}
     columns["seeds"] = [str(len(row.runs)) for row in comparison.rows]
     columns[f"validation {metric_title(main)}"] = [
-        _spread([each[main] for each in facts[row.name].validation if main in each])
-        for row in comparison.rows
+        _spread([each[main] for each in facts[row.name].validation if main in each]) for row in comparison.rows
     ]
     for name in names:
-        columns[metric_title(name)] = [
-            _spread([run.metrics[name] for run in row.runs]) for row in comparison.rows
-        ]
+        columns[metric_title(name)] = [_spread([run.metrics[name] for run in row.runs]) for row in comparison.rows]
     columns[f"{metric_title(main)}, difference"] = [
         f"{contrast.change:+.1f} ({contrast.interval[0]:+.1f} to {contrast.interval[1]:+.1f})"
         if (contrast := against.get(row.name)) is not None
@@ -288,17 +279,14 @@ def letters(comparison: Comparison) -> dict[str, str]:
     """Return a letter for each row, or a number if there are more rows than letters."""
     many = len(comparison.rows) > len(ascii_uppercase)
     return {
-        row.name: str(number + 1) if many else ascii_uppercase[number]
-        for number, row in enumerate(comparison.rows)
+        row.name: str(number + 1) if many else ascii_uppercase[number] for number, row in enumerate(comparison.rows)
     }
 
 
 def compared_metrics(comparison: Comparison) -> list[str]:
     """Return the metrics that tables show: RSUM and recalls, or all others with resamples."""
     there = comparison.contrasts[0].differences
-    return [name for name in metric_names() if name in there] or [
-        name for name in there if not name.endswith("meanr")
-    ]
+    return [name for name in metric_names() if name in there] or [name for name in there if not name.endswith("meanr")]
 
 
 def row_table(comparison: Comparison) -> Table:
@@ -372,9 +360,7 @@ def comparison_text(comparison: Comparison) -> str:
     for contrast in comparison.contrasts:
         blocks.append(difference_table(comparison, contrast).to_text())
         blocks.append(sign_table(comparison, contrast).to_text())
-    wrapped = partial(
-        fill, width=COLUMNS - 1, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
+    wrapped = partial(fill, width=COLUMNS - 1, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     blocks.append("\n".join(map(wrapped, (*row_remarks(comparison), *comparison.warnings()))))
     return "\n\n".join(blocks)
 

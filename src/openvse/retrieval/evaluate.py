@@ -142,9 +142,7 @@ def evaluate_towers(models: Sequence[TwoTower], request: Request) -> RetrievalEv
     stores = stores_for(models, chosen, request, several=len(models) > 1)
     read = [] if not request.features else [number for number, store in enumerate(stores) if store is None]
     if read:  # they are needed now
-        _logger.info(
-            "%d model(s) read the images: no feature store there belongs to their encoders", len(read)
-        )
+        _logger.info("%d model(s) read the images: no feature store there belongs to their encoders", len(read))
         corpus = open_captioned(request, require_images=True)
         chosen = request.part(corpus) if protocol is None else protocol.pooled(request.part(corpus))
     check_calibration(models, chosen, request)
@@ -182,13 +180,9 @@ def check_calibration(models: Sequence[TwoTower], corpus: Corpus, request: Reque
     if not request.calibrate:
         return
     if len(models) > 1 or request.folds > 1 or request.query_bank or request.protocol:
-        raise OpenVSEError(
-            "--calibrate fits the curve of one model: name one, without folds, query bank or protocol"
-        )
+        raise OpenVSEError("--calibrate fits the curve of one model: name one, without folds, query bank or protocol")
     if request.split != "all" and canonical_split(request.split) == "test":
-        raise OpenVSEError(
-            "--calibrate fits a curve, which must not see the test split: give --split validation"
-        )
+        raise OpenVSEError("--calibrate fits a curve, which must not see the test split: give --split validation")
     if reason := too_small_to_calibrate(corpus.relevance):
         raise DataError(f"{corpus.name} is too small for a curve from score to probability: {reason}")
 
@@ -255,9 +249,7 @@ def open_bank(models: Sequence[TwoTower], corpus: Corpus, request: Request) -> N
         seen = kept and leakage_lines([("", model)], request.part(corpus))
         return None if kept is None or seen else ("of the model", kept)
     if not plain:
-        raise OpenVSEError(
-            "--query-bank takes hubs out of the search of one model: leave out --rerank and --every"
-        )
+        raise OpenVSEError("--query-bank takes hubs out of the search of one model: leave out --rerank and --every")
     if split == measured or "all" in (split, measured):
         raise OpenVSEError(
             f"the query bank is split {split}, but split {measured} is evaluated: take another split as the bank, such "
@@ -323,9 +315,7 @@ def _judge(protocol: TestProtocol | None, models: Sequence[TwoTower], request: R
     if protocol is None or not protocol.annotations:
         return None
     if len(models) > 1 or request.rerank or request.query_bank:
-        raise OpenVSEError(
-            f"protocol {protocol.name} evaluates one model by itself: name one model, and no query bank"
-        )
+        raise OpenVSEError(f"protocol {protocol.name} evaluates one model by itself: name one model, and no query bank")
     if request.annotations is None:
         raise OpenVSEError(f"protocol {protocol.name} needs --annotations: {protocol.annotations}")
     return JUDGES.get(protocol.name)(request.annotations, request.split)
@@ -436,10 +426,7 @@ def _examples(corpus: Corpus, first: Row, second: Row, count: int) -> list[Answe
         hits = np.stack([each.hits[:, 0] for each in outcomes], axis=1)
         placed, direction = [*zip(ranks, rows, strict=True)], _Direction(corpus, side, outcomes[0])
         ends = (
-            [
-                (n, hits[n].tolist(), *(_place(each[n], len(row.runs)) for each, row in placed))
-                for n in some.tolist()
-            ]
+            [(n, hits[n].tolist(), *(_place(each[n], len(row.runs)) for each, row in placed)) for n in some.tolist()]
             for some in largest_changes(np.log(ranks[0] / ranks[1]), count)
         )
         better, worse = (tuple(starmap(direction.answered, end)) for end in ends)

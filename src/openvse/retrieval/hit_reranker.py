@@ -71,9 +71,7 @@ class HitReranker:
         return replace(page, top_k=top_k, skip=0, min_score=None, min_precision=None, expected=None)
 
     @torch.inference_mode()
-    def rerank(
-        self, queries: Sequence[Query], answers: Sequence[Answer], pages: Sequence[Page]
-    ) -> list[Answer]:
+    def rerank(self, queries: Sequence[Query], answers: Sequence[Answer], pages: Sequence[Page]) -> list[Answer]:
         """Re-rank the first hits of every answer, and return pages of them. An image is read once.
 
         An unreadable image is logged, and follows the re-ranked images. The answers are to the pages that
@@ -89,9 +87,7 @@ class HitReranker:
                 f"weight is {self._weight}, but a mixture of two scores has no probability: give 1, or leave out "
                 f"min_precision and expected"
             )
-        first = [
-            answer.hits if page.skip < self.top else [] for answer, page in zip(answers, pages, strict=True)
-        ]
+        first = [answer.hits if page.skip < self.top else [] for answer, page in zip(answers, pages, strict=True)]
         scored = self._scores(queries, first)
         return [self._page(*each) for each in zip(answers, scored, pages, strict=True)]
 
@@ -101,9 +97,7 @@ class HitReranker:
         anew: list[dict[str, float]] = [{} for _ in results]
         if images is None:
             return anew
-        pairs = [
-            (number, hit) for number, hits in enumerate(results) for hit in hits[: self.top] if hit.id in rows
-        ]
+        pairs = [(number, hit) for number, hits in enumerate(results) for hit in hits[: self.top] if hit.id in rows]
         device = self._model.device
         scores = self._model.similarity.pairs(
             images,
@@ -160,9 +154,7 @@ class HitReranker:
     def _embed(self, hits: dict[str, Hit]) -> tuple[EmbeddingSet | None, dict[str, int]]:
         """Embed the readable images that are not kept, some at a time, and return the row of each."""
         keys = {name: _key(hit) for name, hit in hits.items()}
-        cached = {
-            name: known for name, key in keys.items() if (known := self._embeddings.find(key)) is not None
-        }
+        cached = {name: known for name, key in keys.items() if (known := self._embeddings.find(key)) is not None}
         parts = list(cached.values())
         rows = {name: row for row, name in enumerate(cached)}
         others = [name for name in hits if name not in rows]

@@ -87,9 +87,7 @@ class RetrievalTask(Task[Batch]):
         accelerator: Accelerator,
     ) -> None:
         training = corpus.split("train")
-        images = image_loader(
-            model.image.encoder.backbone, training, features, augment=recipe.data.random_views
-        )
+        images = image_loader(model.image.encoder.backbone, training, features, augment=recipe.data.random_views)
         texts = text_loader(model.text.encoder, training.captions, text_features)
         dataset = PairDataset(training, images, texts)
         super().__init__(recipe, model, objectives, dataset, data_of(corpus), accelerator)
@@ -162,9 +160,7 @@ class RetrievalTask(Task[Batch]):
         processes: Processes = ALONE,
     ) -> dict[str, float]:
         """Rank the validation split by a model, and keep the other results of its report."""
-        embedded = embed_corpus(
-            model, self.validation, features, text_features=text_features, processes=processes
-        )
+        embedded = embed_corpus(model, self.validation, features, text_features=text_features, processes=processes)
         member = Member(embedded.images, embedded.texts, model.similarity)
         self._counted = count_scores(member, embedded.corpus)
         report = evaluate_sets(
@@ -224,9 +220,7 @@ def open_data(recipe: RetrievalRecipe) -> Corpus:
     return replace(corpus, splits=tuple(labels.tolist())).select(positions)
 
 
-def build_run(
-    recipe: RetrievalRecipe, corpus: Corpus, start: Start | None = None
-) -> tuple[TwoTower, list[Objective]]:
+def build_run(recipe: RetrievalRecipe, corpus: Corpus, start: Start | None = None) -> tuple[TwoTower, list[Objective]]:
     """Build the model of a recipe and the objective of each phase. Refuse parts and data that do not fit together."""
     model = build_model(recipe, captions=corpus.split("train").captions, seed=recipe.seed, start=start)
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]

@@ -49,9 +49,7 @@ class ArraySet:
     def __repr__(self) -> str:
         return f"ArraySet(shape={self.shape}, {self.vectors.dtype})"
 
-    def __array__(
-        self, dtype: DTypeLike | None = None, copy: bool | None = None
-    ) -> Shaped[np.ndarray, "B *K D"]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Shaped[np.ndarray, "B *K D"]:
         one = self.vectors.shape[1] == 1
         vectors = self.vectors[:, 0] if one else np.where(self.mask[..., None], self.vectors, 0)
         return np.array(vectors, dtype=dtype, copy=copy)
@@ -146,9 +144,7 @@ def _product(images: Float[np.ndarray, "A D"], texts: Float[np.ndarray, "C D"]) 
     return np.asarray(torch.mm(wanted, others.T).numpy())
 
 
-def _violations(
-    images: Float[np.ndarray, "A D"], texts: Float[np.ndarray, "C D"]
-) -> Float[np.ndarray, "A C"]:
+def _violations(images: Float[np.ndarray, "A D"], texts: Float[np.ndarray, "C D"]) -> Float[np.ndarray, "A C"]:
     """Return ``|max(0, |t| - |i|)|^2`` of all pairs (Vendrov et al., 2016, eq. 2), some rows at a time."""
     specific, general = np.abs(images), np.abs(texts)
     made = np.empty((len(images), len(texts)), images.dtype)

@@ -159,9 +159,7 @@ class OnnxModel:
             raise ModelError("this model was exported for images: give images to encode_image")
         for item in features:
             if item.ndim != 2 or item.shape[1] != side.width or not len(item):
-                raise DataError(
-                    f"features have the shape {list(item.shape)}: give [1 to {side.longest}, {side.width}]"
-                )
+                raise DataError(f"features have the shape {list(item.shape)}: give [1 to {side.longest}, {side.width}]")
         return self._embed_sets("image", [np.asarray(item, np.float32) for item in features], batch_size)
 
     def encode_text(self, captions: str | Iterable[str], batch_size: int = 256) -> ArraySet:

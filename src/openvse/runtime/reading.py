@@ -92,9 +92,7 @@ class Preprocessing:
 
     def _normalised(self, image: Image) -> Float[np.ndarray, "3 H W"]:
         values = np.array(image, dtype=np.float32).transpose(2, 0, 1)
-        mean, deviation = (
-            np.array(each, dtype=np.float32)[:, None, None] for each in (self.mean, self.deviation)
-        )
+        mean, deviation = (np.array(each, dtype=np.float32)[:, None, None] for each in (self.mean, self.deviation))
         if self.order == "subtract":
             return np.asarray((values - mean) / deviation, dtype=np.float32)
         return np.asarray((values * np.float32(self.factor) - mean) / deviation, dtype=np.float32)
@@ -169,9 +167,7 @@ class PieceTokenizer:
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # how the library ends, which no other code foresees
                 raise
-            raise ModelError(
-                f"the tokenizer cannot read a sentence ({error}): export the model again"
-            ) from error
+            raise ModelError(f"the tokenizer cannot read a sentence ({error}): export the model again") from error
         return [list(each.ids) or [self._unknown or 0] for each in encoded]
 
     def unknown_words(self, caption: str) -> list[UnknownWord]:

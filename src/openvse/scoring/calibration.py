@@ -99,11 +99,7 @@ class Calibration:
             raise DataError("the knots of a curve must be lists of one length above 0, of finite numbers")
         if any((np.diff(each) < 0).any() for each in lists[:2]):
             raise DataError("the knots of a curve must be ascending scores, whose log ratios never fall")
-        if (
-            (np.diff(self.relevant_above) > 0).any()
-            or self.relevant_above[0] > 1
-            or self.relevant_above[-1] < 0
-        ):
+        if (np.diff(self.relevant_above) > 0).any() or self.relevant_above[0] > 1 or self.relevant_above[-1] < 0:
             raise DataError("the shares above the knots of a curve must never rise, and be within 0 and 1")
         sizes = self.data
         if min(sizes.num_images, sizes.num_texts, sizes.num_pairs) < 1:
@@ -114,9 +110,7 @@ class Calibration:
         if (curve := self.short.get(kind)) is None:
             return None
         scores = tuple(mean + max(spread, 1e-6) * each for each in curve.deviations)
-        return replace(
-            self, scores=scores, log_ratios=curve.log_ratios, relevant_above=(0.0,) * len(scores), short={}
-        )
+        return replace(self, scores=scores, log_ratios=curve.log_ratios, relevant_above=(0.0,) * len(scores), short={})
 
     @property
     def expected(self) -> float:
@@ -137,9 +131,7 @@ class Calibration:
         log_odds = np.interp(scores, self._knots[0], self._knots[1]) + self._prior(gallery, expected)
         return np.asarray(_sigmoid(log_odds))
 
-    def threshold(
-        self, precision: float, gallery: int | None = None, expected: float | None = None
-    ) -> float | None:
+    def threshold(self, precision: float, gallery: int | None = None, expected: float | None = None) -> float | None:
         """Return the lowest score with at least a certain probability. None if no score has it.
 
         Every image from this score on has at least this probability, so at least this share of any selection of them is
@@ -202,9 +194,7 @@ class Calibration:
                 lists = {key: tuple(value) for key, value in fields.items() if isinstance(value, list)}
                 return cls(**{**fields, **lists})
         except (ValueError, KeyError, TypeError, AttributeError, DataError) as error:
-            raise ModelError(
-                f"the curve is damaged ({error}): run 'openvse evaluate --calibrate' again"
-            ) from error
+            raise ModelError(f"the curve is damaged ({error}): run 'openvse evaluate --calibrate' again") from error
         raise ModelError(
             f"the curve has format {kind[0]} {kind[1]}, but this openvse reads {FORMAT} {VERSION}: update openvse, or "
             f"run 'openvse evaluate --calibrate' again"

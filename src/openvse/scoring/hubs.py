@@ -129,9 +129,7 @@ def measure_attraction(
     return np.where(np.isfinite(halves), halves, np.float32(0))
 
 
-def penalties(
-    halves: Float[np.ndarray, "n 2"], share: float, beta: float
-) -> tuple[Float[np.ndarray, "n"], float]:
+def penalties(halves: Float[np.ndarray, "n 2"], share: float, beta: float) -> tuple[Float[np.ndarray, "n"], float]:
     """Return r a(g) of each item, and r. ``share`` is the first half's share of the queries."""
     r = reliability(halves)
     both = beta * halves.astype(np.float64) + np.log([share, 1 - share])

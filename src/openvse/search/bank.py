@@ -131,18 +131,14 @@ def _wanted(
         if before and (is_same or str(before["source"]) == _NONE):
             return before
         if before and str(before["source"]) != _MODEL:
-            _logger.warning(
-                "the query bank of index %s was embedded by another model and is gone", found.folder
-            )
+            _logger.warning("the query bank of index %s was embedded by another model and is gone", found.folder)
         if own is None:
             return None
         return _new(model, _MODEL, own.images if found.manifest.holds == "sentences" else own.texts)
     if not sentences:
         return _new(model, _NONE, BankQueries(np.empty((0, 1, 1)), np.empty((0, 1), bool), 0, math.nan))
     if found.manifest.holds == "sentences":
-        raise DataError(
-            "an index of sentences is asked by images: leave out --query-bank, which is of sentences"
-        )
+        raise DataError("an index of sentences is asked by images: leave out --query-bank, which is of sentences")
     source = hashlib.sha256("\n".join(sentences).encode(errors="surrogatepass")).hexdigest()
     if is_same and str(before["source"]) == source:
         return before

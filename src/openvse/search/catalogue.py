@@ -203,9 +203,7 @@ class IndexCatalogue(Catalogue):
             if len(words) == 1 and not where:
                 whole = sum(counts.values())
             else:  # a common word that was not looked up is spread evenly
-                common = (
-                    min(1.0, counts.get(each, 0) / max(1, searched)) for each in words if each not in named
-                )
+                common = (min(1.0, counts.get(each, 0) / max(1, searched)) for each in words if each not in named)
                 whole = round(int((hits.bits == (1 << len(named)) - 1).sum()) * math.prod(common))
             hits = replace(hits, whole=whole)
             if not self._reads_text:
@@ -331,9 +329,7 @@ class IndexCatalogue(Catalogue):
         self.searcher.close()
 
 
-def open_searcher(
-    index: Index, exact: ExactSearch, *, engine: str | None = None, model: object = None
-) -> Searcher:
+def open_searcher(index: Index, exact: ExactSearch, *, engine: str | None = None, model: object = None) -> Searcher:
     """Open the engine of an index. See ``SearchEngine`` for ``engine``."""
     name, url = split_engine(engine)
     noted = None if name == "exact" else index.manifest.engine
@@ -374,9 +370,7 @@ def values_in(read: Read) -> list[tuple[str, str]]:
     return [(str(name), str(value)) for name, value, _ in read(sql, (_FIELDS_FROM,))]
 
 
-_TABLE = (
-    "CREATE TABLE items (key INTEGER, id TEXT, kind TEXT, modified_ns INTEGER, size INTEGER, metadata TEXT)"
-)
+_TABLE = "CREATE TABLE items (key INTEGER, id TEXT, kind TEXT, modified_ns INTEGER, size INTEGER, metadata TEXT)"
 
 
 def fulfilling(items: Mapping[int, ItemFacts], where: Sequence[Condition]) -> set[int]:

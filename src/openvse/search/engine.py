@@ -127,9 +127,7 @@ class SearchEngine:
             self.catalogue = STORE_CATALOGUE.get()(source, compare, model.fingerprint, images=images)
         self._are_texts = self.note.holds == "sentences"
         self._compare, self._of_gaussians = compare, embeds_gaussians(model)
-        self.calibration: Calibration | None = (
-            None if self._are_texts else getattr(model, "calibration", None)
-        )
+        self.calibration: Calibration | None = None if self._are_texts else getattr(model, "calibration", None)
 
     def __repr__(self) -> str:
         return f"SearchEngine({len(self.catalogue)} {self.note.holds} of {self.root})"
@@ -232,9 +230,7 @@ class SearchEngine:
         if asked and not full:
             raise DataError("all queries are empty: give a sentence that says what the image should show")
         if len(full) < len(asked):
-            _logger.warning(
-                "an empty query has no hits (%d of %d are empty)", len(asked) - len(full), len(asked)
-            )
+            _logger.warning("an empty query has no hits (%d of %d are empty)", len(asked) - len(full), len(asked))
         given = [each for each in asked if isinstance(each, Query)]
         wanted = [pages[number] for number in full]
         check_pages(given, wanted)
@@ -263,8 +259,7 @@ class SearchEngine:
             self._items,
         )
         searches = [
-            replace(each, probabilities=self._probabilities(each, embedded, at))
-            for at, each in enumerate(searches)
+            replace(each, probabilities=self._probabilities(each, embedded, at)) for at, each in enumerate(searches)
         ]
         alike: dict[object, list[int]] = {}
         for number, each in enumerate(searches):
@@ -500,25 +495,19 @@ class SearchEngine:
         texts = self.catalogue.texts_of(ranking.positions.tolist())
         return [lines_with(text, each, search.words.forms) for text, each in zip(texts, matched, strict=True)]
 
-    def _warnings(
-        self, where: Sequence[tuple[Condition, ...]]
-    ) -> dict[tuple[Condition, ...], tuple[str, ...]]:
+    def _warnings(self, where: Sequence[tuple[Condition, ...]]) -> dict[tuple[Condition, ...], tuple[str, ...]]:
         """Log and return the warnings about conditions, by the conditions of a query."""
         warnings = {conditions: self.catalogue.warnings(conditions) for conditions in dict.fromkeys(where)}
         for warning in dict.fromkeys(chain.from_iterable(warnings.values())):
             _logger.warning("%s", warning)
         return warnings
 
-    def _word_hits(
-        self, query: Query, page: Page, where: tuple[Condition, ...]
-    ) -> tuple[WordHits, int | None]:
+    def _word_hits(self, query: Query, page: Page, where: tuple[Condition, ...]) -> tuple[WordHits, int | None]:
         """Return the items with words of a query (none for ``similarity``), and the number with all words, if known."""
         if not query.is_sentence or (page.only == "similarity" and self.calibration is None):
             return WordHits(), None
         if (indexed := self.catalogue.words(query.text, where)) is None and page.only == "words":
-            raise DataError(
-                "only=words needs the words of the items, which an engine does not hold: search its index"
-            )
+            raise DataError("only=words needs the words of the items, which an engine does not hold: search its index")
         if indexed is None:
             return WordHits(), None
         return WordHits() if page.only == "similarity" else indexed, indexed.whole

@@ -231,9 +231,7 @@ class ExactSearch:
     def close(self) -> None:
         """Do nothing: the index keeps its files."""
 
-    def score(
-        self, queries: EmbeddedQueries, vectors: Float[np.ndarray, "n K D"]
-    ) -> Float[np.ndarray, "Q n"]:
+    def score(self, queries: EmbeddedQueries, vectors: Float[np.ndarray, "n K D"]) -> Float[np.ndarray, "Q n"]:
         """Return the exact scores of some items, which do not depend on other scored items."""
         return self._exact(vectors, queries)
 
@@ -252,9 +250,7 @@ class ExactSearch:
         starts = range(0, len(parts), together)
         return mapped, copied, [EmbeddedQueries(parts[start : start + together], None) for start in starts]
 
-    def _blocks(
-        self, mapped: int, copied: int, allowed: Bool[np.ndarray, "count"] | None
-    ) -> Iterator[_Block]:
+    def _blocks(self, mapped: int, copied: int, allowed: Bool[np.ndarray, "count"] | None) -> Iterator[_Block]:
         """Yield the rows that may be found, some at a time."""
         for file, is_full in zip(self._files, self._is_full, strict=True):
             if is_full and allowed is None:

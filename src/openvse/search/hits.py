@@ -39,9 +39,7 @@ def title_of(metadata: Mapping[str, object]) -> str:
     named = [metadata.get(key) for key in TITLE_KEYS]
     named = [value[0] if isinstance(value, list) and value else value for value in named]
     others = [
-        value
-        for key, value in metadata.items()
-        if key not in (*FILE_KEYS, "date", "taken", "camera", "color_label")
+        value for key, value in metadata.items() if key not in (*FILE_KEYS, "date", "taken", "camera", "color_label")
     ]
     for value in (*named, *others):
         if isinstance(value, str) and any(map(str.isalpha, value)):
@@ -109,11 +107,7 @@ class Hit:
         """Return the hit in its JSON form."""
         written = {name: getattr(self, name) for name in _WRITTEN}
         text = [line.to_json() for line in self.text]
-        return (
-            written
-            | {"path": str(self.path), "matched": [*self.matched], "text": text}
-            | uncertainty_of(self)
-        )
+        return written | {"path": str(self.path), "matched": [*self.matched], "text": text} | uncertainty_of(self)
 
 
 class Hits(list[Hit]):
@@ -223,9 +217,7 @@ class Probabilities:
         likely = likely * lacking / (likely * lacking + 1 - likely)
         likely = np.where(shares == 1, 1 - (1 - likely) * (1 - SAID), likely)
         words = [next(word for word, least in FITS.items() if fit >= least) for fit in likely.tolist()]
-        words = [
-            "" if some and word == "unlikely" else word for some, word in zip(shares, words, strict=True)
-        ]
+        words = ["" if some and word == "unlikely" else word for some, word in zip(shares, words, strict=True)]
         return list(zip(likely.tolist(), words, strict=True))
 
     def suffices(self, probability: float | None) -> bool:

@@ -138,9 +138,7 @@ def open_towers(
     """Open the towers beside an index, if its model made them, or return None and the reason."""
     folder = towers_of(index, manifest.model)
     if not is_export(folder):
-        reason = left_out_of(folder, __version__).get(
-            "text", "the index has no towers of its model beside it"
-        )
+        reason = left_out_of(folder, __version__).get("text", "the index has no towers of its model beside it")
         return None, reason or "towers are not wanted beside this index"
     if find_spec("onnxruntime") is None:
         return None, "ONNX Runtime is not installed"
@@ -173,9 +171,7 @@ def _model_of_bank(folder: Path) -> str:
     return ""
 
 
-def open(
-    place: str | Path, *, model: str | Path | None = None, device: str = "cpu", make: bool = False
-) -> Any:
+def open(place: str | Path, *, model: str | Path | None = None, device: str = "cpu", make: bool = False) -> Any:
     """Open an index, or a run that has one, as a ``SearchEngine``, and a model as itself.
 
     An index finds its model. An exported model is opened without PyTorch. A folder of images is opened by the index
@@ -213,9 +209,7 @@ def open(
                 f"out={str(given / 'index')!r}), or open its model with openvse.load"
             )
         return load_embedder(str(place), device=device)
-    return SearchEngine(
-        load_for_index(folder, read_manifest(folder), named, device=device), Index.open(folder)
-    )
+    return SearchEngine(load_for_index(folder, read_manifest(folder), named, device=device), Index.open(folder))
 
 
 def load_for_index(
@@ -332,9 +326,7 @@ def open_pictures(
     out = place_of_index(folder)
     if not (out / MANIFEST).is_file():
         if not (count := len(list_media(folder, ignored=rules_of(folder)).names)):
-            raise DataError(
-                f"{escaped(folder)} is no index, and holds no image: give an index, or a folder of images"
-            )
+            raise DataError(f"{escaped(folder)} is no index, and holds no image: give an index, or a folder of images")
         chosen = model or os.environ.get(MODEL_VARIABLE)
         plan = FirstIndex(folder, out, chosen or _FIRST_MODEL, count)
         agreed(plan)

@@ -88,9 +88,7 @@ class StoreSearch:
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
         """Return scores and positions of the best allowed items. See ``ExactSearch``."""
         if not np.isfinite(queries.parts.vectors[queries.parts.mask]).all():
-            raise ModelError(
-                "the embedding of a query holds NaN or infinite numbers: check the query and the weights"
-            )
+            raise ModelError("the embedding of a query holds NaN or infinite numbers: check the query and the weights")
         wanted = self._fresh if allowed is None else self._fresh & allowed
         num_wanted = int(wanted.sum())
         searches = queries.searches(is_linear=self._is_linear)

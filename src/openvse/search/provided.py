@@ -30,9 +30,7 @@ class RanksAgain(Protocol):
         """Return the page of the index that a page of the new order needs."""
         ...
 
-    def rerank(
-        self, queries: Sequence[Query], answers: Sequence[Answer], pages: Sequence[Page]
-    ) -> list[Answer]:
+    def rerank(self, queries: Sequence[Query], answers: Sequence[Answer], pages: Sequence[Page]) -> list[Answer]:
         """Return pages of the new order. The answers are to the pages that ``first`` returns."""
         ...
 

@@ -127,9 +127,7 @@ def each_query(given: Any) -> list[Query | str]:
 def only_sentences(what: str, queries: Iterable[Query | str]) -> None:
     """Raise DataError unless all queries are sentences and nothing else, which a setting needs."""
     if not all(isinstance(query, str) or query.is_sentence for query in queries):
-        raise DataError(
-            f"{what} takes sentences alone as queries: leave it out, or images, items and what to avoid"
-        )
+        raise DataError(f"{what} takes sentences alone as queries: leave it out, or images, items and what to avoid")
 
 
 @dataclass(frozen=True)

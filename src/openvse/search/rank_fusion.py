@@ -47,9 +47,7 @@ class WordHits:
     whole: int = 0
 
     @classmethod
-    def of(
-        cls, items: Mapping[str, Int[np.ndarray, "_"]], searched: int, size: int, missing: float = 0.0
-    ) -> WordHits:
+    def of(cls, items: Mapping[str, Int[np.ndarray, "_"]], searched: int, size: int, missing: float = 0.0) -> WordHits:
         """Return the items, given the positions of the items that have each word, of at most 64 words.
 
         The rest of the sentence has the weight ``missing``.
@@ -120,9 +118,7 @@ class Ranking:
         return Ranking(self.positions[chosen], self.scores[chosen], self.rows[chosen], self.places[chosen])
 
 
-ScoreBest: TypeAlias = Callable[
-    [Int[np.ndarray, "n"], int], tuple[Float[np.ndarray, "k"], Int[np.ndarray, "k"]]
-]
+ScoreBest: TypeAlias = Callable[[Int[np.ndarray, "n"], int], tuple[Float[np.ndarray, "k"], Int[np.ndarray, "k"]]]
 """Returns the scores of the best so many of some items, given by their positions, and the places of these."""
 
 

@@ -49,9 +49,7 @@ def beside_each_other(hits: WordHits, texts: Mapping[int, str], forms: Forms) ->
     return replace(hits, positions=hits.positions[order], shares=shares[order], bits=hits.bits[order])
 
 
-def _shares_of_runs(
-    lines: Sequence[str], wanted: Sequence[Sequence[str]], weights: np.ndarray
-) -> list[float]:
+def _shares_of_runs(lines: Sequence[str], wanted: Sequence[Sequence[str]], weights: np.ndarray) -> list[float]:
     """Return the share of each run of lines: as many as have ``REACH`` words, and at least one."""
     held = np.array([[any(form in line for form in forms) for forms in wanted] for line in lines])
     lengths = [max(1, line.count(" ") - 1) for line in lines]

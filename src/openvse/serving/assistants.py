@@ -64,9 +64,7 @@ class Assistants:
         from mcp.server.lowlevel import Server
 
         async def listed(_: Any, __: Any) -> types.ListToolsResult:
-            tool = partial(
-                types.Tool, annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
-            )
+            tool = partial(types.Tool, annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False))
             tools = [
                 tool(name=name, description=f"{about} {_DATA}", input_schema=fields.model_json_schema())
                 for name, (fields, about) in _TOOLS.items()
@@ -84,9 +82,7 @@ class Assistants:
                 content = types.TextContent(type="text", text=message)
                 return types.CallToolResult(content=[content], is_error=True)
 
-        server: Server[Any] = Server(
-            "openvse", version=__version__, on_list_tools=listed, on_call_tool=called
-        )
+        server: Server[Any] = Server("openvse", version=__version__, on_list_tools=listed, on_call_tool=called)
         server.instructions = _ABOUT
         return server
 
@@ -136,9 +132,7 @@ class Assistants:
         from mcp.server.stdio import stdio_server
         from mcp.shared.message import SessionMessage
 
-        refusal = types.ErrorData(
-            code=types.INVALID_REQUEST, message=f"more than {self._most:,} bytes: send less"
-        )
+        refusal = types.ErrorData(code=types.INVALID_REQUEST, message=f"more than {self._most:,} bytes: send less")
 
         async def lines() -> AsyncIterator[str]:
             read = sys.stdin.buffer.readline

@@ -66,9 +66,7 @@ class Decoders:
         loop = asyncio.get_running_loop()
         async with self._places:
             try:
-                decoder = (
-                    self._idle.pop(0) if self._idle else await loop.run_in_executor(self._threads, _Decoder)
-                )
+                decoder = self._idle.pop(0) if self._idle else await loop.run_in_executor(self._threads, _Decoder)
             except OSError as error:
                 raise BusyError("the server starts no decoder now: try again in a moment") from error
             try:

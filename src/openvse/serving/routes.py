@@ -42,9 +42,7 @@ from openvse.serving.service import Service, open_file
 
 _SHOWN = ("video/mp4", "video/webm")
 
-ERROR: dict[str, Any] = {
-    "content": {"application/json": {"example": {"error": "one line that says what to do"}}}
-}
+ERROR: dict[str, Any] = {"content": {"application/json": {"example": {"error": "one line that says what to do"}}}}
 REFUSALS: dict[int | str, dict[str, Any]] = {
     401: {"description": "The token is missing or wrong.", **ERROR},
     404: {"description": "There is no such item.", **ERROR},
@@ -148,9 +146,7 @@ async def search_many(request: Request, asked: ManySearches) -> dict[str, Any]:
 
 
 @api.post("/search/image", tags=["search"], responses={**UPLOAD_REFUSALS, **_shown(FOUND_EXAMPLE)})
-async def search_image(
-    request: Request, image: Image, asked: Annotated[OneSearch, Query()]
-) -> dict[str, Any]:
+async def search_image(request: Request, image: Image, asked: Annotated[OneSearch, Query()]) -> dict[str, Any]:
     """Find images that resemble an uploaded one, and fit a sentence if there is one."""
     service = _service(request)
     async with service.uploaded(image) as decoded:
@@ -272,9 +268,7 @@ async def ask_item(request: Request, key: ItemKey, asked: QuestionBody) -> dict[
 
 
 @api.post("/ask", tags=["explanations"], responses=UPLOAD_REFUSALS)
-async def ask_upload(
-    request: Request, image: Image, question: Annotated[QuestionText, Query()]
-) -> dict[str, Any]:
+async def ask_upload(request: Request, image: Image, question: Annotated[QuestionText, Query()]) -> dict[str, Any]:
     """Answer a question about an uploaded image."""
     service = _service(request)
     async with service.uploaded(image) as decoded:
@@ -294,9 +288,7 @@ async def ready(request: Request) -> JSONResponse:
     return JSONResponse({"status": "ready" if is_ready else "not ready"}, 200 if is_ready else 503)
 
 
-@plain.get(
-    "/metrics", tags=["server"], response_class=Response, responses={200: {"content": {"text/plain": {}}}}
-)
+@plain.get("/metrics", tags=["server"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
     """Return counters in the text format of Prometheus."""
     return Response(_service(request).metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -316,9 +308,7 @@ async def session(request: Request, asked: Session) -> Response:
     return reply
 
 
-@plain.delete(
-    "/session", tags=["server"], responses={401: {"description": "There is no session to end.", **ERROR}}
-)
+@plain.delete("/session", tags=["server"], responses={401: {"description": "There is no session to end.", **ERROR}})
 async def end_session(request: Request) -> Response:
     """End the session of the cookie, or with the token as ``Authorization: Bearer TOKEN``, end all sessions."""
     sessions: Sessions = request.app.state.sessions

@@ -65,12 +65,8 @@ Sentence = Annotated[str, Field(max_length=1000), AfterValidator(_readable)]
 Id = Annotated[str, Field(max_length=4096), AfterValidator(_readable)]
 QuestionText = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_readable)]
 Sentences = Annotated[list[Sentence], BeforeValidator(_listed)]
-Name = Annotated[
-    str, Field(pattern="^[0-9a-f]{32}$", description="The name of an image that was sent before.")
-]
-Key = Annotated[
-    int, Field(ge=0, le=_LARGEST, description="The number of an item, as hits give it.", examples=[1])
-]
+Name = Annotated[str, Field(pattern="^[0-9a-f]{32}$", description="The name of an image that was sent before.")]
+Key = Annotated[int, Field(ge=0, le=_LARGEST, description="The number of an item, as hits give it.", examples=[1])]
 
 _TYPES: Mapping[str, Any] = {
     "text": Annotated[Sentence, Field(examples=["a dog on a beach"])],
@@ -203,16 +199,12 @@ class Session(Fields):
     token: Annotated[str, Field(max_length=1000)]
 
 
-def asked_by(
-    fields: SearchFields, page: PageFields, served: Served, image: ClipSource | None = None
-) -> PagedQuery:
+def asked_by(fields: SearchFields, page: PageFields, served: Served, image: ClipSource | None = None) -> PagedQuery:
     """Return the query of a request, and the page of its hits."""
     where = tuple(map(parse_condition, page.where))
     for condition in where:
         if condition.field.removeprefix("meta.") in served.hidden_fields:  # answers would tell what is hidden
-            raise DataError(
-                f"{condition.field} names places of the server: give a condition on another field"
-            )
+            raise DataError(f"{condition.field} names places of the server: give a condition on another field")
         if condition.value.count("*") > _WILD:  # more take too long to compare
             raise DataError(f"{condition.value!r} has more than {_WILD} stars: give a simpler pattern")
     asked = {name: getattr(fields, name) for name in settings_of(Query)} | {"image": image}
@@ -234,9 +226,7 @@ HIT_EXAMPLE: dict[str, Any] = {
     "title": "A dog runs on a beach.",
     "by": "both",
     "matched": ["beach"],
-    "text": [
-        {"text": "Beach bar", "confidence": 0.98, "box": [[0.1, 0.2], [0.5, 0.2], [0.5, 0.3], [0.1, 0.3]]}
-    ],
+    "text": [{"text": "Beach bar", "confidence": 0.98, "box": [[0.1, 0.2], [0.5, 0.2], [0.5, 0.3], [0.1, 0.3]]}],
     "alike": 0,
     "thumbnail": "/api/items/17/thumbnail?v=18a2-3f21",
 }

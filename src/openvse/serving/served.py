@@ -123,12 +123,8 @@ class Served:
         """Return the file of an item, resolved, if it may be shown (``Note.shown``)."""
         path = self._catalogue.path_of(self._catalogue.at(key))
         if not self.has_images:
-            remedy = (
-                "say where the first one is with --images" if self._catalogue.place else "index them again"
-            )
-            raise MissingItemError(
-                f"the indexed folders are not on this machine, so no image is shown: {remedy}"
-            )
+            remedy = "say where the first one is with --images" if self._catalogue.place else "index them again"
+            raise MissingItemError(f"the indexed folders are not on this machine, so no image is shown: {remedy}")
         return self.engine.note.shown(path)
 
     def readable(self, value: Any) -> Any:

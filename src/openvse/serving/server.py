@@ -95,9 +95,7 @@ class Connection(H11Protocol):
     ``head_s`` and ``connections`` of the limits count here. The other arguments are uvicorn's.
     """
 
-    def __init__(
-        self, config: Any, server_state: Any, app_state: Any, _loop: Any = None, *, limits: Limits
-    ) -> None:
+    def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None, *, limits: Limits) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits, self._since = limits, self.loop.time()
         self._late: asyncio.TimerHandle | None = None
@@ -312,9 +310,7 @@ def interface_of(service: Service) -> FastAPI:
     app.add_exception_handler(HTTPException, _reply_status)
     app.state.assistants = Assistants(service, partial(refusal, service))
     if find_spec("mcp") is not None:
-        app.router.routes.append(
-            Route("/mcp", app.state.assistants, methods=["POST"], include_in_schema=False)
-        )
+        app.router.routes.append(Route("/mcp", app.state.assistants, methods=["POST"], include_in_schema=False))
     return app
 
 
@@ -396,16 +392,12 @@ async def _reply_status(request: Request, error: Exception) -> JSONResponse:
         case RecursionError(), _:
             detail = "the body holds lists or objects inside each other, too many: nest fewer"
         case None, 404:
-            detail = (
-                f"there is no {request.url.path}: /openapi.json describes the interface, and / is the page"
-            )
+            detail = f"there is no {request.url.path}: /openapi.json describes the interface, and / is the page"
         case None, 405:
             detail = f"{request.url.path} takes no {request.method}: /openapi.json says what it takes"
         case _:
             detail = error.detail
-    headers = {
-        name: f"{said}, HEAD" if said == "GET" else said for name, said in (error.headers or {}).items()
-    }
+    headers = {name: f"{said}, HEAD" if said == "GET" else said for name, said in (error.headers or {}).items()}
     return JSONResponse({"error": _one_line(detail)}, error.status_code, headers)
 
 

@@ -138,14 +138,10 @@ class Service:
 
     def _watching(self, place: Path | EngineAddress) -> FolderWatch:
         if not isinstance(place, Path):
-            raise ModelError(
-                "the folders of an engine are not watched: serve the index that fills it with --watch"
-            )
+            raise ModelError("the folders of an engine are not watched: serve the index that fills it with --watch")
         if not self.model.makes_index:
             raise ModelError("folders are watched for images, and this model reads none: leave out --watch")
-        return FolderWatch(
-            place, lambda: [Path(root.path) for root in self.served.engine.note.roots], self.model
-        )
+        return FolderWatch(place, lambda: [Path(root.path) for root in self.served.engine.note.roots], self.model)
 
     def _answers(self, asked: Sequence[tuple[Query, Page]]) -> list[ServedAnswer]:
         """Answer some queries with one call of the engine, on the thread that searches."""
@@ -153,18 +149,14 @@ class Service:
         queries, pages = zip(*asked, strict=True)
         return [(served, answer) for answer in served.engine.answer(queries, pages)]
 
-    async def search(
-        self, asked: Sequence[tuple[Query, Page]], *, rerank: bool = False
-    ) -> list[dict[str, Any]]:
+    async def search(self, asked: Sequence[tuple[Query, Page]], *, rerank: bool = False) -> list[dict[str, Any]]:
         """Return the replies to some queries. With ``rerank``, the second model reranks them."""
         if self._loads_for_images and any(query.image is not None for query, _ in asked):
             # Towers load the model of images now; the thread that searches would keep all others waiting.
             await self.run_slow(partial(self.model.encode_image, [Image.new("RGB", (32, 32))]))
             self._loads_for_images = False
         if rerank and self.reranker is None:
-            raise ModelError(
-                "this server has no second model: start it with --rerank MODEL, or leave rerank out"
-            )
+            raise ModelError("this server has no second model: start it with --rerank MODEL, or leave rerank out")
         reranker = self._hit_reranker if rerank else None
         wanted = [(query, page if reranker is None else reranker.first(page)) for query, page in asked]
         replies = []

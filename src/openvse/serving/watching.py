@@ -75,8 +75,7 @@ class FolderWatch:
                         break
             except Exception as error:  # the system may watch no more folders; the server goes on
                 self._warn(
-                    f"the folders cannot be watched, and are looked at every {_SCAN_S:g} seconds: "
-                    f"{message_of(error)}",
+                    f"the folders cannot be watched, and are looked at every {_SCAN_S:g} seconds: {message_of(error)}",
                     about="watching",
                 )
                 due = not self._update()

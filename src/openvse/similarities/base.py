@@ -75,9 +75,7 @@ class Similarity(Configured, nn.Module, ABC):
         """Raise ModelError unless all are embeddings."""
         for each in given:
             if not isinstance(each, EmbeddingSet):
-                raise ModelError(
-                    f"embeddings are compared, got {type(each).__name__}: encode images and texts first"
-                )
+                raise ModelError(f"embeddings are compared, got {type(each).__name__}: encode images and texts first")
 
     @abstractmethod
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:

@@ -113,9 +113,7 @@ def parse_yaml(text: str) -> Any:
 
 def dump_yaml(tree: Any, *, flow: bool = False, width: float = 80) -> str:
     """Return plain values as a text of YAML, which ``parse_yaml`` reads again."""
-    return yaml.dump(
-        tree, None, _Dumper, default_flow_style=flow, width=width, sort_keys=False, allow_unicode=True
-    )
+    return yaml.dump(tree, None, _Dumper, default_flow_style=flow, width=width, sort_keys=False, allow_unicode=True)
 
 
 def _check_nodes(events: Iterable[yaml.Event]) -> None:
@@ -289,9 +287,7 @@ def is_complete(tree: Mapping[str, Any], fields: Iterable[str]) -> bool:
     return True
 
 
-def inherited(
-    tree: Mapping[str, Any], spec: Mapping[str, Any], fields: Iterable[str], start: str
-) -> dict[str, Any]:
+def inherited(tree: Mapping[str, Any], spec: Mapping[str, Any], fields: Iterable[str], start: str) -> dict[str, Any]:
     """Return a recipe whose gaps are filled from the spec of its start.
 
     A part with a name is the recipe's own. A part that is left out, or called ``start``, is the start's. Options
@@ -435,9 +431,7 @@ def _place(node: Any, key: str, path: str) -> Any:
     if not isinstance(node, list):
         return key
     if not key.isdigit() or int(key) >= len(node):
-        raise RecipeError(
-            f"override {path}: {key!r} is not a position in a list of {len(node)} (0 to {len(node) - 1})"
-        )
+        raise RecipeError(f"override {path}: {key!r} is not a position in a list of {len(node)} (0 to {len(node) - 1})")
     return int(key)
 
 

@@ -60,9 +60,7 @@ class StoreKind:
             ) from error
         return store
 
-    def __call__(
-        self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
-    ) -> VectorStore:
+    def __call__(self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False) -> VectorStore:
         """Open the store. See ``VectorStore``."""
         return self.store(address, num_embeddings, dim, create=create)
 

@@ -98,14 +98,10 @@ class VectorStore(ABC):
     """
 
     @abstractmethod
-    def __init__(
-        self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
-    ) -> None: ...
+    def __init__(self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False) -> None: ...
 
     @abstractmethod
-    def put(
-        self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]
-    ) -> None:
+    def put(self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]) -> None:
         """Add items. Known keys are replaced."""
 
     @abstractmethod
@@ -113,9 +109,7 @@ class VectorStore(ABC):
         """Remove items. Unknown keys are ignored."""
 
     @abstractmethod
-    def nearest(
-        self, queries: Float[np.ndarray, "M D"], count: int, within: Within
-    ) -> list[Int[np.ndarray, "_"]]:
+    def nearest(self, queries: Float[np.ndarray, "M D"], count: int, within: Within) -> list[Int[np.ndarray, "_"]]:
         """Return the keys of the items of about the ``count`` best points for each query.
 
         A key may come several times, as an item has several points.
@@ -204,8 +198,7 @@ class Note:
     def to_json(self) -> dict[str, Any]:
         """Return it in the form for JSON."""
         roots = [
-            {**asdict(root), "path": root.path.encode("utf-8", "backslashreplace").decode()}
-            for root in self.roots
+            {**asdict(root), "path": root.path.encode("utf-8", "backslashreplace").decode()} for root in self.roots
         ]
         return {"format": "openvse-engine", "payloads": PAYLOADS, **asdict(self), "roots": roots}
 
@@ -218,9 +211,7 @@ class Note:
             )
         check_payloads(written, place)
         try:
-            roots = tuple(
-                Root(int(each["number"]), str(each["path"]), str(each["label"])) for each in written["roots"]
-            )
+            roots = tuple(Root(int(each["number"]), str(each["path"]), str(each["label"])) for each in written["roots"])
             model, holds, created = (str(written[name]) for name in ("model", "holds", "created"))
             embeddings, dim = (int(written[name]) for name in ("embeddings", "dim"))
         except (KeyError, TypeError, ValueError) as error:
@@ -256,9 +247,7 @@ class Note:
         place = path if self.follows_links and ".." not in path.parts else real
         is_media = is_file and (is_image(real.name) or is_video_name(real.name))
         if not is_media or not any(place.is_relative_to(Path(root.path).resolve()) for root in self.roots):
-            raise MissingItemError(
-                f"{path.name} is outside of the indexed folders or no image, so it is not shown"
-            )
+            raise MissingItemError(f"{path.name} is outside of the indexed folders or no image, so it is not shown")
         return real
 
     def far_roots(self, *folders: Path) -> list[Path]:

@@ -95,9 +95,7 @@ class EngineAddress:
             check_url(engine, url)
         elif variable and shown_url(variable) == public:
             url = variable
-        return cls(
-            engine, name, public_url(url) if url else shown_url(public) if public else "", folder, url or ""
-        )
+        return cls(engine, name, public_url(url) if url else shown_url(public) if public else "", folder, url or "")
 
     def noted(self) -> dict[str, str] | None:
         """Return its entry for a manifest, or None for the exact engine."""
@@ -118,9 +116,7 @@ def named_by(url: str) -> str:
         if scheme in (store_kind(name).schemes or {}):
             return name
     examples = [kind.example for name in STORES if (kind := store_kind(name)).example]
-    raise EngineError(
-        f"{shown_url(url)} names no engine: give {', '.join(examples)}, or the folder of an index"
-    )
+    raise EngineError(f"{shown_url(url)} names no engine: give {', '.join(examples)}, or the folder of an index")
 
 
 def check_url(name: str, url: str) -> None:

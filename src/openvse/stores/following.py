@@ -241,9 +241,7 @@ class _Update:
             self._state = self._state.without(gone)
         for number, start in enumerate(range(0, len(changed), _ITEMS), start=1):
             some = changed[start : start + _ITEMS]
-            self._store.put(
-                table.keys[some], self._index.gather(some), [facts(place) for place in some.tolist()]
-            )
+            self._store.put(table.keys[some], self._index.gather(some), [facts(place) for place in some.tolist()])
             self._state = self._state.changed(table.keys[some], stamps[some])
             if number % _WRITE_EVERY == 0:
                 self._state.write(self._file)
@@ -286,6 +284,4 @@ def _drop(address: EngineAddress, shape: tuple[int, int]) -> None:
         store.close()
     except EngineError as error:
         if address.url:
-            _logger.warning(
-                "the data of the engine %s in %s were not removed: %s", address.engine, address.name, error
-            )
+            _logger.warning("the data of the engine %s in %s were not removed: %s", address.engine, address.name, error)

@@ -35,24 +35,18 @@ _NAME = re.compile(r"keys-(\d+)\.i64")
 class Int8Store(VectorStore):
     """A store of points in 8 bits, in a folder. See ``VectorStore`` for the arguments."""
 
-    def __init__(
-        self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False
-    ) -> None:
+    def __init__(self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False) -> None:
         self._folder = folder = address.path
         self._num_embeddings, self._dim = num_embeddings, dim
         self._number = 0
         if create:
             folder.mkdir(parents=True, exist_ok=True)
         elif not folder.is_dir():
-            raise EngineError(
-                f"the engine's folder {folder} is missing: run 'openvse index' again, which makes it"
-            )
+            raise EngineError(f"the engine's folder {folder} is missing: run 'openvse index' again, which makes it")
         numbers = [int(match[1]) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
         self._open(max(numbers, default=0))
 
-    def put(
-        self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]
-    ) -> None:
+    def put(self, keys: Int[np.ndarray, "n"], vectors: Float[np.ndarray, "n K D"], facts: Sequence[ItemFacts]) -> None:
         self.remove(keys)
         codes, scales = quantised(vectors.reshape(-1, self._dim).astype(np.float32))
         first = len(self._keys)
@@ -70,9 +64,7 @@ class Int8Store(VectorStore):
         self._keys[rows] = -1
         _write(self._path("keys"), self._keys)
 
-    def nearest(
-        self, queries: Float[np.ndarray, "M D"], count: int, within: Within
-    ) -> list[Int[np.ndarray, "_"]]:
+    def nearest(self, queries: Float[np.ndarray, "M D"], count: int, within: Within) -> list[Int[np.ndarray, "_"]]:
         """Return the keys of the best points for each query, by the products of the codes."""
         usable = self._keys >= 0
         if within.keys is not None:

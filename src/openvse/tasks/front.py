@@ -89,9 +89,7 @@ def train(
         copy = Path(out, START) if resume and out is not None else None
         recipe = load_recipe(recipe, [*override_list(overrides), *named.items()], copy=copy)
     folder = out or Path("runs") / f"{recipe.name.replace('/', '_')}-s{recipe.seed}"
-    return run_recipe(
-        recipe, folder, resume=resume, overwrite=overwrite, watcher=watcher, on_extraction=on_extraction
-    )
+    return run_recipe(recipe, folder, resume=resume, overwrite=overwrite, watcher=watcher, on_extraction=on_extraction)
 
 
 def evaluate(
@@ -149,9 +147,7 @@ def evaluate(
             "embeddings of images and of texts"
         )
     if split != "test":
-        raise DataError(
-            f"split is {split!r}, but embeddings have none: leave it out, or give a model and a data set"
-        )
+        raise DataError(f"split is {split!r}, but embeddings have none: leave it out, or give a model and a data set")
     measure = partial(evaluate_arrays, similarity=similarity, name=name, folds=folds, resamples=resamples)
     return measure(images, texts, relevance, seed=seed, every=every)
 
@@ -190,9 +186,7 @@ def list_parts(kind: str) -> list[str]:
     for name, names in kinds.items():
         if wanted in (name, f"{name}s", f"{name[:-1]}ies"):
             return names
-    raise RecipeError(
-        f"{kind!r} is no kind of part{nearest(wanted, list(kinds))}: give one of {', '.join(kinds)}"
-    )
+    raise RecipeError(f"{kind!r} is no kind of part{nearest(wanted, list(kinds))}: give one of {', '.join(kinds)}")
 
 
 def list_models(folder: str | Path = ".") -> list[str]:

@@ -56,9 +56,7 @@ def load(source: str | Path, *, device: str | torch.device = "cpu", revision: st
         model = kind.build(config.spec, folder)
     except ValidationError as error:
         reason = describe(error, kind.spec)
-        raise ModelError(
-            f"{folder / CONFIG} does not describe a model ({reason}): save the model again"
-        ) from error
+        raise ModelError(f"{folder / CONFIG} does not describe a model ({reason}): save the model again") from error
     read_weights(model, folder)
     model.provenance = dict(config.provenance)
     model.read_more(folder)
@@ -96,9 +94,7 @@ def load_same(source: str, fingerprint: str, device: str) -> TwoTower:
     """Load the two-tower model in a worker. Raise ModelError if it differs from its process's model."""
     model = load_two_tower(source, device=device)
     if model.fingerprint != fingerprint:
-        raise ModelError(
-            "a worker's model differs from the model of the process: give all machines the same one"
-        )
+        raise ModelError("a worker's model differs from the model of the process: give all machines the same one")
     return model
 
 

@@ -141,13 +141,9 @@ def _expect_memory(task: AnyTask, start: Start | None, spec: TrainingSpec) -> No
     learned = sum(weight.nbytes for weight in task.model.parameters() if weight.requires_grad)
     copies = 3 if spec.average is None else 4  # the gradient, two moments, the mean
     try:
-        expect_memory(
-            sum(weight.nbytes for weight in weights) + copies * learned, "the weights and their training"
-        )
+        expect_memory(sum(weight.nbytes for weight in weights) + copies * learned, "the weights and their training")
     except CheckpointError as error:
-        raise TrainingError(
-            f"{error}, or train less of it: fine_tune=false, train_blocks, or lora"
-        ) from error
+        raise TrainingError(f"{error}, or train less of it: fine_tune=false, train_blocks, or lora") from error
 
 
 def _provenance(recipe: RunRecipe, task: AnyTask, start: Start | None) -> dict[str, Any]:

@@ -94,9 +94,7 @@ def differing_data(rows: Mapping[str, Sequence[NamedRun]]) -> list[str]:
 
 def differing_keys(rows: Mapping[str, Sequence[NamedRun]]) -> list[str]:
     """Return a line for each row but the first: the keys in which its recipe differs from the first."""
-    (first, recipe), *others = (
-        (name, _leaves(json.loads(runs[0].recipe or "{}"))) for name, runs in rows.items()
-    )
+    (first, recipe), *others = ((name, _leaves(json.loads(runs[0].recipe or "{}"))) for name, runs in rows.items())
     lines = []
     for name, other in others:
         keys = [key for key in {**recipe, **other} if recipe.get(key) != other.get(key)]
@@ -169,31 +167,24 @@ def parse_rows(words: Sequence[str], *, apart: bool = False) -> dict[str, list[N
         name, listed = split_name(word)
         if name is None:
             run = find_runs(word)
-            groups.setdefault(
-                f"recipe {run.recipe}" if run.recipe and not apart else f"run {word}", []
-            ).append(run)
+            groups.setdefault(f"recipe {run.recipe}" if run.recipe and not apart else f"run {word}", []).append(run)
             continue
         sources = [source for source in listed.split(",") if source]
         if not name or not sources or name in given.values():
-            raise OpenVSEError(
-                f"{word!r} names no row of its own: write NAME=RUN,RUN with a new name and its runs"
-            )
+            raise OpenVSEError(f"{word!r} names no row of its own: write NAME=RUN,RUN with a new name and its runs")
         given[f"row {name}"] = name
         groups[f"row {name}"] = [find_runs(source) for source in sources]
     _refuse_twice([run for group in groups.values() for run in group])
     names = {key: given.get(key) or _group_name(group) for key, group in groups.items()}
     return {
-        name if [*names.values()].count(name) == 1 else ", ".join(run.source for run in groups[key]): groups[
-            key
-        ]
+        name if [*names.values()].count(name) == 1 else ", ".join(run.source for run in groups[key]): groups[key]
         for key, name in names.items()
     }
 
 
 def _refuse_twice(runs: Sequence[NamedRun]) -> None:
     models = [
-        "+".join(str(Path(model).resolve()) if Path(model).exists() else model for model in run.models)
-        for run in runs
+        "+".join(str(Path(model).resolve()) if Path(model).exists() else model for model in run.models) for run in runs
     ]
     for model, run in zip(models, runs, strict=True):
         if models.count(model) > 1:

@@ -17,9 +17,7 @@ from openvse.types import EmbeddingSet, Features, Graph
 _LENGTHS = (5, 1, 9, 3)
 
 
-def check_aggregator(
-    part: str | Maker[Aggregator], *, options: Mapping[str, Any] = NO_OPTIONS, width: int = 8
-) -> None:
+def check_aggregator(part: str | Maker[Aggregator], *, options: Mapping[str, Any] = NO_OPTIONS, width: int = 8) -> None:
     """Check that an aggregator keeps the promises on which encoders, training and search rely.
 
     Padding, NaN in it and the other items of a batch change nothing. Inference equals training mode. Every parameter
@@ -95,9 +93,7 @@ def _one(features: Features, item: int) -> Features:
 
 def _require_same(actual: EmbeddingSet, expected: EmbeddingSet, message: str) -> None:
     """Compare the embeddings that exist, and the residuals if there are any."""
-    require(
-        int(actual.mask.sum()) == int(expected.mask.sum()), f"{message}: the number of embeddings differs"
-    )
+    require(int(actual.mask.sum()) == int(expected.mask.sum()), f"{message}: the number of embeddings differs")
     require_close(actual.vectors[actual.mask], expected.vectors[expected.mask], message)
     if actual.residual is not None and expected.residual is not None:
         require_close(actual.residual, expected.residual, f"{message}, in the residuals")
@@ -136,9 +132,7 @@ def _inference(make: AggregatorMaker) -> None:
     aggregator = make()
     with torch.inference_mode():
         first, second = (aggregator(_batch(make.width)).vectors.clone() for _ in range(2))
-    require_close(
-        first, aggregator(_batch(make.width)).vectors.detach(), "inference mode gives other embeddings"
-    )
+    require_close(first, aggregator(_batch(make.width)).vectors.detach(), "inference mode gives other embeddings")
     require(torch.equal(first, second), "two calls in inference mode differ")
 
 
@@ -203,9 +197,7 @@ def _state(make: AggregatorMaker) -> None:
     other.load_state_dict(aggregator.state_dict())
     with torch.inference_mode():
         loaded, expected = other(_batch(make.width)), aggregator(_batch(make.width))
-    _require_same(
-        loaded, expected, "loaded weights give other embeddings: register them as parameters or buffers"
-    )
+    _require_same(loaded, expected, "loaded weights give other embeddings: register them as parameters or buffers")
 
 
 def _embeddings(make: AggregatorMaker) -> None:

@@ -63,9 +63,7 @@ def _require_equal(first: Corpus, second: Corpus, what: str) -> None:
     for name in ("image_ids", "captions", "splits"):
         require(getattr(first, name) == getattr(second, name), f"{what} gives other {name}")
     same = np.array_equal(first.relevance.images, second.relevance.images)
-    require(
-        same and np.array_equal(first.relevance.texts, second.relevance.texts), f"{what} gives other pairs"
-    )
+    require(same and np.array_equal(first.relevance.texts, second.relevance.texts), f"{what} gives other pairs")
 
 
 def _again(copy: _Copy) -> None:
@@ -75,18 +73,14 @@ def _again(copy: _Copy) -> None:
 def _identifiers(copy: _Copy) -> None:
     ids = copy.corpus.image_ids
     repeated = sorted(image_id for image_id, count in Counter(ids).items() if count > 1)
-    require(
-        not repeated, f"image {next(iter(repeated), '')} is listed twice: list it once, with all its captions"
-    )
+    require(not repeated, f"image {next(iter(repeated), '')} is listed twice: list it once, with all its captions")
     lengths = {
         len(ids),
         len(copy.corpus.image_paths),
         len(copy.corpus.splits),
         copy.corpus.relevance.num_images,
     }
-    require(
-        len(lengths) == 1, "image_ids, image_paths, splits and relevance differ in number: use build_corpus"
-    )
+    require(len(lengths) == 1, "image_ids, image_paths, splits and relevance differ in number: use build_corpus")
 
 
 def _partners(copy: _Copy) -> None:
@@ -101,9 +95,7 @@ def _partners(copy: _Copy) -> None:
             not len(alone),
             f"{what} {next(iter(alone), '')} belongs to nothing: use build_corpus, which leaves it out",
         )
-        require(
-            not len(np.setdiff1d(paired, np.arange(count))), f"relevance names a {what} that is not there"
-        )
+        require(not len(np.setdiff1d(paired, np.arange(count))), f"relevance names a {what} that is not there")
     blank = [number for number, caption in enumerate(captions) if not caption.strip()]
     require(not blank, f"caption {next(iter(blank), '')} is empty: use build_corpus, which leaves it out")
 
@@ -127,9 +119,7 @@ def _images(copy: _Copy) -> None:
 def _without_images(copy: _Copy) -> None:
     opened = _open(copy.loader, copy.root, require_images=False)
     missing = {*copy.corpus.image_ids} - {*opened.image_ids}
-    require(
-        not missing, f"require_images=False loses {len(missing)} image(s), such as {min(missing, default='')}"
-    )
+    require(not missing, f"require_images=False loses {len(missing)} image(s), such as {min(missing, default='')}")
 
 
 def _empty(copy: _Copy) -> None:

@@ -21,9 +21,7 @@ _MASK = torch.arange(6) < torch.tensor([6, 1, 3]).unsqueeze(1)
 
 
 def _require_alone(together: Features, alone: Sequence[Features], width: int) -> None:
-    require(
-        together.local.shape[-1] == width, f"the features are {together.local.shape[-1]} wide, not {width}"
-    )
+    require(together.local.shape[-1] == width, f"the features are {together.local.shape[-1]} wide, not {width}")
     for item, each in enumerate(alone):
         same = together.local[item, together.mask[item]], each.local[0, each.mask[0]]
         require_close(*same, "an item has other features in a batch than by itself", atol=1e-6)
@@ -38,9 +36,7 @@ def _images(backbone: Backbone) -> None:
 
 def _frozen(backbone: Backbone) -> None:
     trains = any(weight.requires_grad for weight in backbone.parameters())
-    require(
-        trains == backbone.fine_tune, f"fine_tune is {backbone.fine_tune}, but its weights train: {trains}"
-    )
+    require(trains == backbone.fine_tune, f"fine_tune is {backbone.fine_tune}, but its weights train: {trains}")
     require(backbone.fingerprint is not None, "fingerprint is None, so any store would be taken for its own")
 
 

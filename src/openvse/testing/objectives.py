@@ -137,9 +137,7 @@ def _batch(vectors: list[Tensor], text_mask: Tensor | None = None) -> ScoredBatc
     mask = torch.ones(vectors[2].shape[:2], dtype=torch.bool) if text_mask is None else text_mask
     texts = EmbeddingSet(normalize(vectors[2]), mask, vectors[3], vectors[2].detach()[:, 0])
     owners = torch.arange(len(texts)) % len(images)
-    return ScoredBatch(
-        set_max_scores(images, texts), owners == torch.arange(len(images)).unsqueeze(1), images, texts
-    )
+    return ScoredBatch(set_max_scores(images, texts), owners == torch.arange(len(images)).unsqueeze(1), images, texts)
 
 
 def _value(term: Term, batch: ScoredBatch) -> Tensor:
@@ -201,9 +199,7 @@ def _collapse(term: Term) -> None:
     batch = _batch(_vectors())
     _value(term, batch)
     at_collapse = float(Objective({"it": term}, {"it": 1.0}).at_collapse(batch))
-    require(
-        math.isfinite(at_collapse), f"the value for equal embeddings is {at_collapse}, not a finite number"
-    )
+    require(math.isfinite(at_collapse), f"the value for equal embeddings is {at_collapse}, not a finite number")
 
 
 MINER_PROMISES = (_choice, _mined_scores, _miner_diagnostics)

@@ -59,9 +59,7 @@ def _pairs(similarity: Similarity) -> None:
     for k_images, k_texts in _COUNTS:
         images, texts = _embeddings(7, k_images, 0), _embeddings(5, k_texts, 1)
         scores = similarity.pairs(images, texts, rows, columns)
-        require_close(
-            scores, similarity(images, texts)[rows, columns], "pairs() differs from the whole matrix"
-        )
+        require_close(scores, similarity(images, texts)[rows, columns], "pairs() differs from the whole matrix")
         empty = similarity.pairs(images, texts, rows[:0], columns[:0])
         require(empty.shape == (0,), "pairs() of no pairs is not empty")
 
@@ -84,16 +82,12 @@ def _indexable(similarity: Similarity) -> None:
     exists = images.mask[:, None, :, None] & texts.mask[None, :, None, :]
     largest = products.masked_fill(~exists, -torch.inf).amax(dim=(2, 3))
     same = torch.equal(similarity(images, texts).argsort(dim=0), largest.argsort(dim=0))
-    require(
-        same or not similarity.indexable, "indexable is True, but the largest inner product orders otherwise"
-    )
+    require(same or not similarity.indexable, "indexable is True, but the largest inner product orders otherwise")
 
 
 def _masked(similarity: Similarity) -> None:
     axis = torch.eye(1, WIDTH, dtype=torch.float64)
-    away = normalize(
-        -3 * torch.eye(1, WIDTH, dtype=torch.float64) - 4 * torch.eye(2, WIDTH, dtype=torch.float64)[1:]
-    )
+    away = normalize(-3 * torch.eye(1, WIDTH, dtype=torch.float64) - 4 * torch.eye(2, WIDTH, dtype=torch.float64)[1:])
     # The second embedding would score best, but does not exist.
     several = EmbeddingSet(torch.stack([away, axis], dim=1), torch.tensor([[True, False]]))
     alone, other = (EmbeddingSet(v.unsqueeze(1), torch.ones(1, 1, dtype=torch.bool)) for v in (away, axis))

@@ -65,9 +65,7 @@ class Vocabulary:
         counts = Counter(word for caption in captions for word in split(caption))
         words = sorted((word for word in counts if counts[word] >= min_count), key=lambda w: (-counts[w], w))
         if not words:
-            raise DataError(
-                f"no word occurs {min_count} times in the training captions: lower min_count or give more"
-            )
+            raise DataError(f"no word occurs {min_count} times in the training captions: lower min_count or give more")
         return cls(words, split=split, nearest=nearest)
 
     def grown(self, captions: Iterable[str], *, min_count: int = 1) -> Vocabulary:
@@ -402,9 +400,7 @@ def _foreign(word: str) -> str:
 def _is_spelled_out(word: str, pieces: tuple[Sequence[int], Sequence[str]] | None) -> bool:
     if not word or pieces is None:
         return False
-    letters = sum(
-        unicodedata.category(each)[0] in "LN" or unicodedata.category(each) == "Mc" for each in word
-    )
+    letters = sum(unicodedata.category(each)[0] in "LN" or unicodedata.category(each) == "Mc" for each in word)
     count = sum(bool(piece.strip(_SPACE)) for piece in pieces[1])
     if count > letters:
         return True  # into parts of letters

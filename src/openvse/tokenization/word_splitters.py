@@ -70,6 +70,4 @@ class NLTKSplitter(WordSplitter):
         return [word for sentence in sentences for word in self._words.tokenize(sentence)]
 
 
-WORD_SPLITTERS: Registry[WordSplitter] = Registry(
-    "word splitter", {"nltk": NLTKSplitter, "words": WordsSplitter}
-)
+WORD_SPLITTERS: Registry[WordSplitter] = Registry("word splitter", {"nltk": NLTKSplitter, "words": WordsSplitter})

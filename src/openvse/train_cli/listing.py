@@ -151,9 +151,7 @@ def described(name: str) -> Iterator[str]:
 
     if not (having := [registry for registry in registries() if name in registry.names()]):
         names = [each for registry in registries() for each in registry.names()]
-        raise RecipeError(
-            f"unknown part {name!r}{nearest(name, names)}{choices(names, 'openvse list parts')}"
-        )
+        raise RecipeError(f"unknown part {name!r}{nearest(name, names)}{choices(names, 'openvse list parts')}")
     for registry in having:
         part = registry.get(name)
         if registry.kind == "data set":

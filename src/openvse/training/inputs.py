@@ -60,9 +60,7 @@ class RunInputs:
 def source_of(recipe: RunRecipe) -> str:
     """Return the source of the data. Raise RecipeError if the recipe does not name one."""
     if not recipe.data.source:
-        raise RecipeError(
-            "recipe: data.source is not set: add data.source=FOLDER (or flickr8k:FOLDER, file.csv)"
-        )
+        raise RecipeError("recipe: data.source is not set: add data.source=FOLDER (or flickr8k:FOLDER, file.csv)")
     return recipe.data.source
 
 
@@ -111,9 +109,7 @@ def _stated_states(recipe: RunRecipe, encoder: TextEncoder) -> FeatureStore | No
     return open_store(Path(where), encoder)
 
 
-def open_features(
-    recipe: RunRecipe, encoder: ImageEncoder, corpus: Corpus, inputs: RunInputs
-) -> FeatureSource | None:
+def open_features(recipe: RunRecipe, encoder: ImageEncoder, corpus: Corpus, inputs: RunInputs) -> FeatureSource | None:
     """Open the recipe's feature store. ``auto`` first extracts missing features into the folder of the run.
 
     If the recipe names no store, the data set's own features are used, if it has some and the encoder makes none. With
@@ -123,9 +119,7 @@ def open_features(
     if stated is not None or recipe.data.features != AUTO:
         return stated
     if encoder.fine_tune:
-        inputs.watcher.note(
-            "features are not stored, as image.encoder.fine_tune is true: each epoch reads the images"
-        )
+        inputs.watcher.note("features are not stored, as image.encoder.fine_tune is true: each epoch reads the images")
         return None
     store, accelerator = inputs.folder / "features", inputs.accelerator
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
@@ -155,9 +149,7 @@ def open_text_features(
     return FeatureStore(store, encoder.fingerprint)
 
 
-def count_words(
-    encoder: TextEncoder, sentences: Sequence[str], inputs: RunInputs, called: str
-) -> Coverage | None:
+def count_words(encoder: TextEncoder, sentences: Sequence[str], inputs: RunInputs, called: str) -> Coverage | None:
     """Count how many words of the training sentences a new text encoder knows, and tell the watcher of the run."""
     if (coverage := encoder.coverage(sentences)) is not None:
         inputs.watcher.note(coverage.describe(called))

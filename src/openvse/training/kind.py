@@ -190,9 +190,7 @@ def under_protocol(request: Request, task: str) -> tuple[Request, TestProtocol |
 
     if not request.protocol:
         if request.annotations is not None:
-            raise OpenVSEError(
-                "--annotations is for a --protocol that reads them, such as cxc or eccv_caption"
-            )
+            raise OpenVSEError("--annotations is for a --protocol that reads them, such as cxc or eccv_caption")
         return request, None
     protocol = protocol_named(request.protocol)
     if protocol.task != task:

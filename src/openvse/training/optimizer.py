@@ -22,9 +22,7 @@ from openvse.specs.load import apply_override
 from openvse.specs.recipe import AverageSpec, OptimizerSpec, PhaseSpec, PlateauSpec
 
 
-def build_optimizer(
-    spec: OptimizerSpec, parameters: Sequence[tuple[str, nn.Parameter]]
-) -> torch.optim.Optimizer:
+def build_optimizer(spec: OptimizerSpec, parameters: Sequence[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
     """Return the optimiser of a recipe, with a group of parameters for each learning-rate ``multiplier``."""
     check_prefixes(
         spec.multipliers,
@@ -58,9 +56,7 @@ def has_prefix(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(prefix.rstrip(".") + ".")
 
 
-def check_prefixes(
-    prefixes: Iterable[str], names: Sequence[str], where: str, *, kind: str = "parameter"
-) -> None:
+def check_prefixes(prefixes: Iterable[str], names: Sequence[str], where: str, *, kind: str = "parameter") -> None:
     """Raise RecipeError for a prefix that covers none of the names, because it would silently do nothing."""
     modules = sorted({name.rsplit(".", cut)[0] for name in names for cut in range(name.count(".") + 1)})
     for prefix in prefixes:
@@ -147,9 +143,7 @@ class Schedule:
         done = (epoch - first_epoch) * self.steps_per_epoch + step + 1
         return rate * min(1.0, done / warmup_steps) if warmup_steps else rate
 
-    def apply(
-        self, optimizer: torch.optim.Optimizer, epoch: int, step: int, *, rate_factor: float = 1.0
-    ) -> float:
+    def apply(self, optimizer: torch.optim.Optimizer, epoch: int, step: int, *, rate_factor: float = 1.0) -> float:
         """Set the learning rate of each group to ``rate_factor`` times the phase's, and return the base rate."""
         rate = rate_factor * self.learning_rate(epoch, step)
         for group in optimizer.param_groups:
@@ -208,9 +202,7 @@ def phase_changes(recipe: RunRecipe, index: int) -> dict[str, tuple[Any, Any]]:
     """Return the changes of a phase from the one before: the old and the new value of each changed key."""
     before, after = (_settings(recipe, each) for each in (index - 1, index))
     return {
-        key: (before.get(key), after.get(key))
-        for key in sorted({*before, *after})
-        if before.get(key) != after.get(key)
+        key: (before.get(key), after.get(key)) for key in sorted({*before, *after}) if before.get(key) != after.get(key)
     }
 
 
@@ -224,9 +216,7 @@ def announcement(recipe: RunRecipe, index: int) -> str:
         listed.append(f"the learning rate warms up over {phases[index].warmup_epochs:g} epoch(s)")
     line = f"phase {index + 1} of {len(phases)} begins with epoch {first}: {', '.join(listed) or 'no change'}"
     if any(key.startswith(OBJECTIVE) for key in changes):
-        line += (
-            ". The loss has another scale from here on: compare validation, not the loss, with earlier epochs"
-        )
+        line += ". The loss has another scale from here on: compare validation, not the loss, with earlier epochs"
     return line
 
 

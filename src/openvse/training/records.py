@@ -248,9 +248,7 @@ def read_records(path: Path) -> RunRecords:
             f"record: name a run that has trained, or its best/ for a report on the model alone"
         ) from error
     if not (records := [*_records(lines)]):
-        raise OpenVSEError(
-            f"{path} holds no record, because no step finished or the file is damaged: name another run"
-        )
+        raise OpenVSEError(f"{path} holds no record, because no step finished or the file is damaged: name another run")
     return RunRecords(tuple(records), len([line for line in lines if line.strip()]) - len(records))
 
 

@@ -208,9 +208,7 @@ class Trainer:
         if not same_past(planned, phases, reached):
             wrong = f"the run has reached epoch {reached}, but training.phases changes earlier epochs"
         elif len(planned) != len(phases) and any(True for _ in self.objectives.parameters()):
-            wrong = (
-                "its loss learns parameters for each phase, but training.phases has another number of phases"
-            )
+            wrong = "its loss learns parameters for each phase, but training.phases has another number of phases"
         if wrong:
             raise TrainingError(
                 f"{self.folder}: {wrong}. Give the last phase of its recipe.yaml more epochs, or begin a new run from "

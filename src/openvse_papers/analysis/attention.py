@@ -160,9 +160,7 @@ def _view_maps(
         )
 
 
-def _pair_maps(
-    model: TwoTower, place: Located, gallery: Gallery, number: int, first: ImageMap
-) -> Iterator[ImageMap]:
+def _pair_maps(model: TwoTower, place: Located, gallery: Gallery, number: int, first: ImageMap) -> Iterator[ImageMap]:
     """Score the image with its own captions, or with the first ones, and map the reductions of the best pair."""
     assert isinstance(model.similarity, Fused)
     own = sorted(gallery.own[number]) if gallery.own else range(len(gallery.captions))
@@ -273,14 +271,11 @@ def analyze_attention(maps: Sequence[ImageMap]) -> Analysis:
         for part, (box, weight) in enumerate(zip(m.boxes.tolist(), m.weights.tolist(), strict=True))
     ]
     captions = [
-        (m.model, m.image_id, m.view, m.caption, "" if m.right is None else m.right, float(_share(m)))
-        for m in maps
+        (m.model, m.image_id, m.view, m.caption, "" if m.right is None else m.right, float(_share(m))) for m in maps
     ]
     columns = ("model", "image", "view", "caption", "right", "share of the top tenth")
     words = [
-        (m.model, m.image_id, m.view, at + 1, word, weight)
-        for m in maps
-        for at, (word, weight) in enumerate(m.words)
+        (m.model, m.image_id, m.view, at + 1, word, weight) for m in maps for at, (word, weight) in enumerate(m.words)
     ]
     tables = {"": Table(header, rows), "captions": Table(columns, captions)}
     if words:
@@ -431,9 +426,7 @@ def look_at(models: Mapping[str, Model], request: Request, asked: Subjects) -> l
     return [one for image in order for each in maps for one in each if one.image_id == image]
 
 
-def _towers(
-    name: str, model: TwoTower, request: Request, store: Path | None, asked: Subjects
-) -> list[ImageMap]:
+def _towers(name: str, model: TwoTower, request: Request, store: Path | None, asked: Subjects) -> list[ImageMap]:
     if asked.images:
         own: list[tuple[str, ImageFile]] = [(path.name, path) for path in asked.images]
         captions = asked.captions or open_split(request, asked.limit).captions
@@ -451,11 +444,7 @@ def _answers(name: str, model: Answerer, request: Request, asked: Subjects) -> l
     if asked.images:
         if not asked.captions:
             raise OpenVSEError(f"{name} answers questions: give --caption with a question about each image")
-        return [
-            one
-            for path in asked.images
-            for one in map_answers(name, model, (path.name, path), asked.captions)
-        ]
+        return [one for path in asked.images for one in map_answers(name, model, (path.name, path), asked.captions)]
     questions = request.part(open_questions(request.data, allow_outside=request.allow_outside))
     drawn = pick_images(questions.as_corpus(), asked.count)
     maps = []
@@ -532,9 +521,7 @@ def analyze_coefficients(towers: Mapping[str, TwoTower], sizes: Sequence[int] = 
         for at, value in enumerate(c.values)
     ]
     header = ("model", "side", "pool", "size", "position", "learned", "mean", "max", f"k_max_{K}")
-    summary = [
-        (c.label, c.side, c.size, c.values[0], sum(c.values[:K]), c.values[-1], c.effective()) for c in curves
-    ]
+    summary = [(c.label, c.side, c.size, c.values[0], sum(c.values[:K]), c.values[-1], c.effective()) for c in curves]
     columns = ("model", "side", "size", "largest", f"top {K} together", "smallest", "effective number")
     return Analysis(
         "coefficients",
@@ -582,15 +569,11 @@ def _draw_panel(axes: Axes, chosen: Sequence[Curve], labels: Sequence[str], size
     positions = range(1, size + 1)
     top = max(1 / min(K, size), *(max(curve.values) for curve in chosen)) if chosen else 1.0
     low = min(0.0, *(min(curve.values) for curve in chosen)) if chosen else 0.0
-    axes.step(
-        positions, k_max(size, K), where="mid", color=QUIET, linewidth=0.9, linestyle=":", label=f"{K}-max"
-    )
+    axes.step(positions, k_max(size, K), where="mid", color=QUIET, linewidth=0.9, linestyle=":", label=f"{K}-max")
     axes.axhline(1 / size, color=QUIET, linewidth=0.9, linestyle="--", label="mean")
     # Max pooling leaves the panel at the top, because its height of 1 would push the other curves onto the axis.
     axes.plot([1, 1], [0, 2], color=QUIET, linewidth=0.9, alpha=0.6, label="max (1 at position 1)")
     for curve in chosen:
         number = labels.index(curve.label)
-        axes.plot(
-            positions, curve.values, color=colour(number), linestyle=line_style(number), label=curve.label
-        )
+        axes.plot(positions, curve.values, color=colour(number), linestyle=line_style(number), label=curve.label)
     axes.set(xlim=(0.0, size + 1), ylim=(1.15 * low, 1.15 * min(top, 1.0)))

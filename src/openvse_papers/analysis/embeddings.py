@@ -46,9 +46,7 @@ def count_hits(embedded: Embedded, hits: Sequence[QueryHits]) -> Occurrence:
     """Count how often each image and each text is among the first ``FIRST`` hits of all queries."""
     sizes = {"t2i": embedded.corpus.relevance.num_images, "i2t": embedded.corpus.relevance.num_texts}
     return {
-        side: np.bincount(
-            [hit.position for query in hits if query.side == side for hit in query.hits], minlength=size
-        )
+        side: np.bincount([hit.position for query in hits if query.side == side for hit in query.hits], minlength=size)
         for side, size in sizes.items()
     }
 
@@ -108,9 +106,7 @@ def caption_words(caption: str) -> list[str]:
 def rarest_counts(captions: Sequence[str], known: Sequence[str]) -> Int[np.ndarray, "T"]:
     """Return how often the rarest word of each caption occurs in the ``known`` ones."""
     counts = Counter(word for caption in known for word in caption_words(caption))
-    return np.array(
-        [min((counts[word] for word in caption_words(caption)), default=0) for caption in captions]
-    )
+    return np.array([min((counts[word] for word in caption_words(caption)), default=0) for caption in captions])
 
 
 class Group(NamedTuple):
@@ -163,8 +159,7 @@ def analyze_embeddings(
     rare = rarest_counts(corpus.captions, training or corpus.captions)
     kinds = ((lengths, "words in the caption"), (rare, "occurrences of its rarest word"))
     groups = {
-        name: [recall_by_group(first_hits, values, what) for values, what in kinds]
-        for name, first_hits in hits.items()
+        name: [recall_by_group(first_hits, values, what) for values, what in kinds] for name, first_hits in hits.items()
     }
     table = Table((*measures[0],), [(*each.values(),) for each in measures])
     grouped = [(name, *group) for name, both in groups.items() for one in both for group in one]
@@ -225,9 +220,7 @@ def require_sklearn() -> None:
     try:
         import sklearn.manifold  # noqa: F401
     except ImportError as error:
-        raise OpenVSEError(
-            f"the map of embeddings needs scikit-learn: {install('map')}, or leave --map out"
-        ) from error
+        raise OpenVSEError(f"the map of embeddings needs scikit-learn: {install('map')}, or leave --map out") from error
 
 
 def _draw_map(embedded: Sequence[Embedded]) -> Figure:
@@ -304,15 +297,11 @@ def pairs_of_images(corpus: Corpus) -> tuple[Int[np.ndarray, "P"], Int[np.ndarra
         first += own[rows].tolist()
         second += own[columns].tolist()
     if not first:
-        raise OpenVSEError(
-            f"{corpus.name}: no image has two captions, so nothing can be compared: name other data"
-        )
+        raise OpenVSEError(f"{corpus.name}: no image has two captions, so nothing can be compared: name other data")
     return np.array(first), np.array(second)
 
 
-def cosines(
-    texts: EmbeddingSet, first: Int[np.ndarray, "P"], second: Int[np.ndarray, "P"]
-) -> Float[np.ndarray, "P"]:
+def cosines(texts: EmbeddingSet, first: Int[np.ndarray, "P"], second: Int[np.ndarray, "P"]) -> Float[np.ndarray, "P"]:
     """Return the cosine of listed captions, the largest of several embeddings."""
     vectors = torch.nn.functional.normalize(texts.vectors.float(), dim=2)
     parts = []
@@ -333,9 +322,7 @@ def analyze_captions(corpus: Corpus, texts: Mapping[str, EmbeddingSet]) -> Analy
     pairs = {"same image": (first, second)}
     if apart.any():  # the captions of one image alone leave none
         pairs["different images"] = first[apart], second[random][apart]
-    similarity = {
-        (name, kind): cosines(each, *pair) for name, each in texts.items() for kind, pair in pairs.items()
-    }
+    similarity = {(name, kind): cosines(each, *pair) for name, each in texts.items() for kind, pair in pairs.items()}
     summary = [
         (*of, len(v), float(v.mean()), *np.percentile(v, (5, 50, 95)).tolist(), float((v < 0).mean()))
         for of, v in similarity.items()

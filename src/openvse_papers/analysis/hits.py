@@ -261,9 +261,7 @@ def analyze_answers(
         (row.name, len(questions), 100 * float(np.mean(row.accuracy)), wins)
         for row, wins in zip(rows, alone, strict=True)
     ]
-    shown = [
-        (questions[at], [(row.name, row.answers[at], row.accuracy[at]) for row in rows]) for at in chosen
-    ]
+    shown = [(questions[at], [(row.name, row.answers[at], row.accuracy[at]) for row in rows]) for at in chosen]
     return Analysis(
         "answers",
         Table(("model", "questions", "accuracy", "right where no other is"), summary),

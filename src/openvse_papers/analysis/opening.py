@@ -50,9 +50,7 @@ class Embedded:
 
 def open_models(words: Sequence[str], device: str) -> dict[str, Model]:
     """Load runs or models, by their names in tables and figures."""
-    return {
-        name: load(find_run(source).model, device=device) for name, source in named_sources(words).items()
-    }
+    return {name: load(find_run(source).model, device=device) for name, source in named_sources(words).items()}
 
 
 def open_two_towers(words: Sequence[str], device: str) -> dict[str, TwoTower]:
@@ -83,8 +81,7 @@ def named_sources(words: Sequence[str]) -> dict[str, str]:
     sources = [source for _, source in given]
     short = [name or find_run(source).name for name, source in given]
     names = [
-        label if name or short.count(label) == 1 else source
-        for (name, source), label in zip(given, short, strict=True)
+        label if name or short.count(label) == 1 else source for (name, source), label in zip(given, short, strict=True)
     ]
     for each in (sources, names):
         if twice := next((word for word in each if each.count(word) > 1), None):
@@ -103,9 +100,7 @@ def open_split(request: Request, limit: int | None = None, opened: Corpus | None
     return corpus.select(np.linspace(0, len(corpus) - 1, limit).round().astype(np.int64))
 
 
-def embed_all(
-    towers: Mapping[str, TwoTower], request: Request, *, limit: int | None = None
-) -> list[Embedded]:
+def embed_all(towers: Mapping[str, TwoTower], request: Request, *, limit: int | None = None) -> list[Embedded]:
     """Embed the same images and texts with each model."""
     models = [*towers.values()]
     stores = [open_store(request.store(number), model.image.encoder) for number, model in enumerate(models)]

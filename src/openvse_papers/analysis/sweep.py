@@ -142,9 +142,7 @@ def parse_axes(words: Sequence[str], settings: Sequence[str]) -> tuple[tuple[str
     for word in words:
         key, _, listed = word.partition("=")
         if key == "seed":
-            raise OpenVSEError(
-                f"{word}: --seeds sets the seeds of a sweep: give them there, such as --seeds 0,1,2"
-            )
+            raise OpenVSEError(f"{word}: --seeds sets the seeds of a sweep: give them there, such as --seeds 0,1,2")
         values = _split(listed)
         if len(values) == 1:
             shared.append(word)
@@ -211,9 +209,7 @@ def swept_number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def run_sweep(
-    sweep: Sweep, watcher: Watcher | None = None, progress: OnProgress | None = None
-) -> list[Swept]:
+def run_sweep(sweep: Sweep, watcher: Watcher | None = None, progress: OnProgress | None = None) -> list[Swept]:
     """Train every setting with every seed, and measure its best model.
 
     Finished trainings are read from their folders, and interrupted ones continue.
@@ -250,9 +246,7 @@ _Stores = tuple[FeatureSource | None, FeatureStore | None]
 """The local features of the images and the token states of the texts. None where they are not stored."""
 
 
-def _share_stores(
-    recipe: RetrievalRecipe, corpus: Corpus, folder: Path, progress: OnProgress | None
-) -> _Stores:
+def _share_stores(recipe: RetrievalRecipe, corpus: Corpus, folder: Path, progress: OnProgress | None) -> _Stores:
     """Open the stores that a recipe names, and extract its other features once, below a folder, for all runs."""
 
     def extracted(state: WorkProgress) -> None:
@@ -287,9 +281,7 @@ class _Runs:
         corpus, stores, digests = self._data(setting, plain)
         folder = sweep.folder / f"{setting.name}_s{seed}"
         named = zip(("features", "text_features"), stores, strict=True)
-        more = [
-            f"data.{key}={store.path.resolve()}" for key, store in named if isinstance(store, FeatureStore)
-        ]
+        more = [f"data.{key}={store.path.resolve()}" for key, store in named if isinstance(store, FeatureStore)]
         recipe = _recipe(sweep, setting, seed, more)
         asked = {"recipe": recipe.to_dict(), "split": sweep.split, "data": digests}
         if (known := _known(folder / RESULT, asked)) is not None:
@@ -298,9 +290,7 @@ class _Runs:
         run = run_recipe(recipe, folder, resume=True, watcher=self._watcher)
         model = load_as(TwoTower, run.best)
         cached = embed_corpus(model, corpus.split(sweep.split), stores[0], text_features=stores[1])
-        report = evaluate_sets(
-            cached.images, cached.texts, cached.corpus.relevance, model.similarity, resamples=0
-        )
+        report = evaluate_sets(cached.images, cached.texts, cached.corpus.relevance, model.similarity, resamples=0)
         metrics = dict(report.metrics)
         if cached.images.vectors.shape[1] > 1:
             embedded = Embedded(setting.name, model, cached.corpus, cached.images, cached.texts)
@@ -343,9 +333,7 @@ def _known(path: Path, asked: Mapping[str, Any]) -> Metrics | None:
         raise OpenVSEError(
             f"{path.parent} was trained with another {', '.join(changed)}: choose another --out for this sweep"
         )
-    if changed := [
-        what for what, digest in wanted["data"].items() if record.get("data", {}).get(what) != digest
-    ]:
+    if changed := [what for what, digest in wanted["data"].items() if record.get("data", {}).get(what) != digest]:
         raise OpenVSEError(
             f"{path.parent} was trained on other data (another {', '.join(changed)}), so its figures cannot be "
             f"compared with new ones: choose another --out for this sweep"
@@ -358,9 +346,7 @@ def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
     known = [name for name in metric_names(2) if not ((each := metric_of(name)) and each.reads_places)]
     for metric in metrics:
         if metric not in (allowed := [*known, VIEW_COSINE]):
-            raise OpenVSEError(
-                f"no metric {metric!r}{nearest(metric, allowed)}: give one of {', '.join(allowed)}"
-            )
+            raise OpenVSEError(f"no metric {metric!r}{nearest(metric, allowed)}: give one of {', '.join(allowed)}")
     return tuple(dict.fromkeys(metrics)) or ("rsum",)
 
 
@@ -371,9 +357,7 @@ def analyze_sweep(sweep: Sweep, results: Sequence[Swept], metrics: Sequence[str]
     """
     for metric in metrics:
         if all(each.mean(metric) is None for each in results):
-            raise OpenVSEError(
-                f"no model of this sweep has several views, so none has a {metric}: draw another metric"
-            )
+            raise OpenVSEError(f"no model of this sweep has several views, so none has a {metric}: draw another metric")
     figures: dict[str, Draw] = {
         "" if metric == metrics[0] else metric: partial(_draw, sweep, results, metric) for metric in metrics
     }
@@ -386,8 +370,7 @@ def _tables(sweep: Sweep, results: Sequence[Swept], metrics: Sequence[str]) -> t
     has_views = any(each.mean(VIEW_COSINE) is not None for each in results)
     names = dict.fromkeys((*RECALLS, "rsum", *metrics, *[VIEW_COSINE] * has_views))
     values = {
-        axis.label: [_plain(each.setting.at[number]) for each in results]
-        for number, axis in enumerate(sweep.axes)
+        axis.label: [_plain(each.setting.at[number]) for each in results] for number, axis in enumerate(sweep.axes)
     }
     means = {name: [_cell(each.mean(name)) for each in results] for name in names}
     spread = {f"spread of {metric}": [_cell(each.spread(metric)) for each in results] for metric in metrics}
@@ -479,9 +462,7 @@ def _draw_points(results: Sequence[Swept], metric: str, label: str) -> Figure:
     axes.errorbar(means, places, xerr=spread if any(spread) else None, fmt="o", capsize=2, color=colour(0))
     digits = 3 if metric == VIEW_COSINE else 1
     for place, mean in zip(places, means, strict=True):
-        axes.annotate(
-            f"{mean:.{digits}f}", (mean, place), (0, 4), textcoords="offset points", ha="center", fontsize=7
-        )
+        axes.annotate(f"{mean:.{digits}f}", (mean, place), (0, 4), textcoords="offset points", ha="center", fontsize=7)
     axes.set_yticks(places, [lines_of(name, 30) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.7)
     axes.margins(x=0.15)

@@ -32,9 +32,7 @@ from openvse.features.arrays import ArrayFeatures, ArrayPart, ArrayRows
 from openvse.media.videos import is_video
 from openvse.specs.load import parse_yaml
 
-_PUBLISHED = parse_yaml(
-    resources.files("openvse_papers.datasets").joinpath("facts.yaml").read_text(encoding="utf-8")
-)
+_PUBLISHED = parse_yaml(resources.files("openvse_papers.datasets").joinpath("facts.yaml").read_text(encoding="utf-8"))
 
 
 def published(name: str) -> Facts:
@@ -112,9 +110,7 @@ def open_coco(root: Path, *, require_images: bool = True) -> Corpus:
     if require_images and not any(first_folder(root, image_folders(part)) for part in OFFICIAL):
         raise DataError(f"{root}: no image folder train2014/ or val2014/: see openvse list data coco")
     if karpathy := first_file(root, KARPATHY):
-        records = in_order(
-            read_karpathy(karpathy, lambda part: find_image_folder(root, part)), only_training=True
-        )
+        records = in_order(read_karpathy(karpathy, lambda part: find_image_folder(root, part)), only_training=True)
         return build_corpus("coco", records, require_images=require_images)
     official = (record for part, split in OFFICIAL.items() for record in _read_official(root, part, split))
     corpus = build_corpus("coco", in_order(official, only_training=True), require_images=require_images)
@@ -189,9 +185,7 @@ class FlickrLayout:
         """
         json_path, captions = root / self.karpathy, first_file(root, self.captions)
         if (images := first_folder(root, self.images)) is None and require_images:
-            raise DataError(
-                f"{root}: no image folder {' or '.join(self.images)}: see openvse list data {self.name}"
-            )
+            raise DataError(f"{root}: no image folder {' or '.join(self.images)}: see openvse list data {self.name}")
         folder = images or root
         if json_path.is_file():
             records = read_karpathy(json_path, lambda _: folder)
@@ -390,9 +384,7 @@ def clip_corpus(
             if is_video(path) or path.suffix.lower() in _ANIMATIONS:
                 clips.setdefault(path.stem, path)
     if require_images and not clips:
-        raise DataError(
-            f"{root}: no clips in {' or '.join(folders)}: put them there, or train on stored features"
-        )
+        raise DataError(f"{root}: no clips in {' or '.join(folders)}: put them there, or train on stored features")
     records = (
         Record(clip, clips.get(clip, root / folders[0] / f"{clip}.mp4"), sentences, split)
         for clip, sentences in captions.items()
@@ -443,17 +435,13 @@ def _read_msr_vtt(root: Path) -> tuple[dict[str, list[str]], dict[str, set[str]]
     whole = first_file(root, WHOLE)
     paths = [whole] if whole else [path for name in PARTS if (path := root / name).is_file()]
     if not paths:
-        raise DataError(
-            f"{root}: no {' or '.join((*WHOLE, *PARTS))}: get the captions of msr_vtt from its owners"
-        )
+        raise DataError(f"{root}: no {' or '.join((*WHOLE, *PARTS))}: get the captions of msr_vtt from its owners")
     captions: defaultdict[str, list[str]] = defaultdict(list)
     splits: defaultdict[str, set[str]] = defaultdict(set)
     for path in paths:
         with reading_json(path, "MSR-VTT's format") as tree:
             for video in tree["videos"]:
-                splits[video["video_id"]].add(
-                    "validation" if video["split"] == "validate" else video["split"]
-                )
+                splits[video["video_id"]].add("validation" if video["split"] == "validate" else video["split"])
             for sentence in sorted(tree["sentences"], key=lambda sentence: sentence["sen_id"]):
                 captions[sentence["video_id"]].append(sentence["caption"])
     order = sorted(splits, key=lambda clip: (len(clip), clip))  # video2 before video10

@@ -62,9 +62,7 @@ def open_daquar(root: Path, *, require_images: bool = True) -> QuestionSet:
     folder = (root / (place or IMAGES[0])).parent
     suffix = next((s for s in _SUFFIXES if any(folder.glob(f"image[0-9]*{s}"))), _SUFFIXES[0])
     note, splits = _with_validation({each.image_id: splits.get(each.image_id, "") for each in read})
-    questions = (
-        replace(each, path=folder / f"{each.image_id}{suffix}", split=splits[each.image_id]) for each in read
-    )
+    questions = (replace(each, path=folder / f"{each.image_id}{suffix}", split=splits[each.image_id]) for each in read)
     opened = build_questions("daquar", numbered(questions), require_images=require_images)
     return replace(opened, problems=(note, *opened.problems))
 
@@ -79,9 +77,7 @@ def _read_daquar(root: Path) -> tuple[list[Question], dict[str, str]]:
     if (root / ALL_QUESTIONS).is_file():
         listed = {image: max(where) for image, where in read_splits(root, LISTS).items()}
         return list(_read_pairs(root / ALL_QUESTIONS)), listed
-    parts = {
-        split: list(_read_pairs(root / name)) for split, name in BY_IMAGE.items() if (root / name).is_file()
-    }
+    parts = {split: list(_read_pairs(root / name)) for split, name in BY_IMAGE.items() if (root / name).is_file()}
     if "train" not in parts:
         names = f"{BY_IMAGE['train']} nor {ALL_QUESTIONS}"
         raise DataError(f"{root}: neither {names} is there: see openvse list data daquar")
@@ -106,9 +102,7 @@ def _read_pairs(path: Path) -> Iterator[Question]:
 def _with_validation(splits: dict[str, str]) -> tuple[str, dict[str, str]]:
     """Select validation images from the training images that have questions, and return a note about it."""
     if not (train := [name for name, split in splits.items() if split == "train"]):
-        note = (
-            "no lists of DAQUAR's images: figures on a split by hash are not comparable with published ones"
-        )
+        note = "no lists of DAQUAR's images: figures on a split by hash are not comparable with published ones"
         return note, dict.fromkeys(splits, "")
     cut = dict(zip(train, hashed_splits(train, (0.9, 0.1, 0.0)), strict=True))
     validation = sum(split == "validation" for split in cut.values())
@@ -251,9 +245,7 @@ def open_question_folder(root: Path, *, require_images: bool = True) -> Question
     folder = root.parent if root.is_file() else root
     files = [root] if root.is_file() else metadata_files(root)
     if not files:
-        raise DataError(
-            f"{root}: no {' or '.join(METADATA)} there or in train/, validation/, test/: write one"
-        )
+        raise DataError(f"{root}: no {' or '.join(METADATA)} there or in train/, validation/, test/: write one")
     questions = [question for file in files for question in _read_folder(file, folder)]
     name = root.stem if root.is_file() else root.resolve().name
     return build_questions(name, numbered(questions), require_images=require_images)
@@ -299,9 +291,7 @@ def _questions(entry: Any) -> list[Question]:
     match entry:
         case {"file_name": str(name), "questions": list(asked)}:
             if not all(isinstance(each, dict) for each in asked):
-                raise DataError(
-                    f'the questions of {name!r} must be objects {{"question": ..., "answers": [...]}}'
-                )
+                raise DataError(f'the questions of {name!r} must be objects {{"question": ..., "answers": [...]}}')
             return [_question(name, {"split": entry.get("split"), **each}) for each in asked]
         case {"file_name": str(name), "question": _}:
             return [_question(name, entry)]
@@ -351,9 +341,7 @@ def detect_published(root: Path) -> str:
     return next((name for name, fits in _LAYOUTS if fits(root)), "")
 
 
-def open_questions(
-    source: str | Path, *, require_images: bool = True, allow_outside: bool = False
-) -> QuestionSet:
+def open_questions(source: str | Path, *, require_images: bool = True, allow_outside: bool = False) -> QuestionSet:
     """Open questions about images.
 
     Args:
@@ -365,9 +353,7 @@ def open_questions(
         DataError: the source is missing, its kind cannot be detected, the data hold captions, or they cannot be used.
         RecipeError: the name is unknown.
     """
-    _, opened = open_named(
-        source, _detect_questions, require_images=require_images, allow_outside=allow_outside
-    )
+    _, opened = open_named(source, _detect_questions, require_images=require_images, allow_outside=allow_outside)
     if not isinstance(opened, QuestionSet):
         raise DataError(f"{source} holds captions and no questions: give data with questions")
     return opened

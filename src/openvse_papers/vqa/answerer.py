@@ -159,9 +159,7 @@ class Answerer(Model):
         """Whether it needs no stored features. A question-only model reads no images, and needs none."""
         return self.image is None or self.image.encoder.backbone.reads_images
 
-    def forward(
-        self, images: Inputs | None, image_of: Int[Tensor, "Q"], questions: Inputs
-    ) -> Float[Tensor, "Q A"]:
+    def forward(self, images: Inputs | None, image_of: Int[Tensor, "Q"], questions: Inputs) -> Float[Tensor, "Q A"]:
         """Return the logit of each answer.
 
         Args:

@@ -129,9 +129,7 @@ class QuestionSet:
         """
         count = len(self.image_ids)
         if count < 2:
-            raise DataError(
-                f"{self.name}: images cannot be exchanged, because there is only one: take more questions"
-            )
+            raise DataError(f"{self.name}: images cannot be exchanged, because there is only one: take more questions")
         order = np.random.default_rng(seed).permutation(count)
         other = np.empty_like(order)
         other[order] = np.roll(order, -1)
@@ -225,9 +223,7 @@ def _tidy_answer(answer: str) -> str:
     return whole_characters(" ".join(answer.split()))
 
 
-def _skip(
-    problems: list[str], questions: Sequence[Question], bad: Sequence[bool], what: str
-) -> list[Question]:
+def _skip(problems: list[str], questions: Sequence[Question], bad: Sequence[bool], what: str) -> list[Question]:
     """Leave out the marked items, and add a line that counts and names them."""
     cases = [question.question_id for question, is_bad in zip(questions, bad, strict=True) if is_bad]
     problems += skipped(cases, what)
@@ -278,15 +274,10 @@ def normalize_answer(answer: str) -> str:
     """
     text = " ".join(answer.split())
     in_number = _COMMA_IN_NUMBER.search(text) is not None
-    signs = {
-        ord(sign): "" if in_number or f"{sign} " in text or f" {sign}" in text else " "
-        for sign in _PUNCTUATION
-    }
+    signs = {ord(sign): "" if in_number or f"{sign} " in text or f" {sign}" in text else " " for sign in _PUNCTUATION}
     bare = _PERIOD_BEFORE_NO_DIGIT.sub("", text.translate(signs))
     words = [_DIGITS.get(word, word) for word in bare.lower().split()]
-    return (
-        " ".join(_WITH_APOSTROPHE.get(word, word) for word in words if word not in _ARTICLES) or text.lower()
-    )
+    return " ".join(_WITH_APOSTROPHE.get(word, word) for word in words if word not in _ARTICLES) or text.lower()
 
 
 def are_votes(answers: Iterable[Sequence[str]]) -> bool:
@@ -410,9 +401,7 @@ class AnswerVocabulary:
         except OSError as error:
             raise ModelError(f"{path} cannot be read: copy or save the whole model folder again") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise ModelError(
-                f"{path} is not a vocabulary of answers: copy or save the model folder again"
-            ) from error
+            raise ModelError(f"{path} is not a vocabulary of answers: copy or save the model folder again") from error
 
 
 _FILES = ("index.noun", "data.noun")
@@ -607,9 +596,7 @@ def answer_accuracy(
     return vote_score(matches, annotators) if votes else (matches > 0).astype(np.float64)
 
 
-def exact_match(
-    predictions: Sequence[Sequence[str]], answers: Sequence[Sequence[str]]
-) -> Float[np.ndarray, "Q"]:
+def exact_match(predictions: Sequence[Sequence[str]], answers: Sequence[Sequence[str]]) -> Float[np.ndarray, "Q"]:
     """Return 1 for each question whose predicted answers are those given, and 0 for the others.
 
     It is DAQUAR's accuracy (Malinowski and Fritz, NIPS 2014). Answers are compared in their normal form. Their order
@@ -632,9 +619,7 @@ def exact_match(
 
 def _check(num_predictions: int, answers: Sequence[Sequence[str]]) -> None:
     if num_predictions != len(answers):
-        raise DataError(
-            f"got {num_predictions} predictions for {len(answers)} questions: give one for each question"
-        )
+        raise DataError(f"got {num_predictions} predictions for {len(answers)} questions: give one for each question")
     empty = next((number for number, given in enumerate(answers) if not given), None)
     if empty is not None:
         raise DataError(f"question number {empty} has no answer to compare with: leave it out")

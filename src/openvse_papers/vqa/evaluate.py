@@ -160,11 +160,7 @@ class AnswerReport(Document):
             yield "accuracy: VQA's, the mean over all subsets without one annotator of min(agreeing / 3, 1)"
         else:
             yield "accuracy: the answer is one of the annotated answers. exact match: it is all of them"
-            yield (
-                f"WUPS: nouns from {protocol.wordnet}"
-                if protocol.wordnet
-                else "no WUPS: WordNet is not there"
-            )
+            yield (f"WUPS: nouns from {protocol.wordnet}" if protocol.wordnet else "no WUPS: WordNet is not there")
         if self.unknown is not None:
             yield f"{self.unknown:.1f} % of the questions have no answer in the vocabulary"
         if protocol.resamples:
@@ -249,9 +245,7 @@ class ScoredAnswers:
         columns: each score of each question.
     """
 
-    def __init__(
-        self, questions: QuestionSet, predictions: Sequence[str], wordnet: WordNet | None = None
-    ) -> None:
+    def __init__(self, questions: QuestionSet, predictions: Sequence[str], wordnet: WordNet | None = None) -> None:
         if len(predictions) != len(questions):
             raise DataError(
                 f"{questions.name}: {len(predictions)} predictions for {len(questions)} questions: give one for each"
@@ -298,8 +292,7 @@ class ScoredAnswers:
 
     def _by_kind(self, worth: Float[np.ndarray, "Q"]) -> dict[str, Float[np.ndarray, "Q"]]:
         return {
-            f"accuracy_{kind}".removesuffix("_all"): np.where(rows, worth, np.nan)
-            for kind, rows in self.kinds.items()
+            f"accuracy_{kind}".removesuffix("_all"): np.where(rows, worth, np.nan) for kind, rows in self.kinds.items()
         }
 
 
@@ -316,9 +309,7 @@ def _means(columns: Mapping[str, Float[np.ndarray, "Q"]]) -> AnswerScores:
     return {name: 100.0 * float(np.nanmean(column)) for name, column in columns.items()}
 
 
-def most_frequent_answers(
-    training: QuestionSet, questions: QuestionSet, *, num_words: int = 0
-) -> tuple[str, ...]:
+def most_frequent_answers(training: QuestionSet, questions: QuestionSet, *, num_words: int = 0) -> tuple[str, ...]:
     """Answer each question with the most frequent answer to training questions that begin with the same words.
 
     A training question counts once, for its most frequent answer. If answers are not votes, it counts once for each
@@ -348,8 +339,7 @@ def most_frequent_answers(
     best = {start: min(found, key=lambda one: (-found[one], one)) for start, found in counts.items()}
     starts = [tuple(split_words(question.text)[:num_words]) for question in questions.questions]
     return tuple(
-        next(best[start[:length]] for length in range(len(start), -1, -1) if start[:length] in best)
-        for start in starts
+        next(best[start[:length]] for length in range(len(start), -1, -1) if start[:length] in best) for start in starts
     )
 
 
@@ -490,9 +480,7 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
         seed=request.seed,
         model=model.fingerprint,
         published=published_for(model.provenance, {"num_questions": len(answered)}),
-        exchanged=answer_questions(model, answered.exchange_images(), store, request)[1]
-        if request.exchanged
-        else None,
+        exchanged=answer_questions(model, answered.exchange_images(), store, request)[1] if request.exchanged else None,
     )
     return AnswersEvaluation(report, warnings, answered, answers, probabilities)
 

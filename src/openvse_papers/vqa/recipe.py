@@ -82,24 +82,16 @@ class VQARecipe(AnswererSpec, RunRecipe):
     @model_validator(mode="after")
     def _fits_the_task(self) -> VQARecipe:
         if any(phase.objective for phase in self.training.phases):
-            raise ValueError(
-                "a phase overrides the objective, and answering has none but cross-entropy: remove it"
-            )
+            raise ValueError("a phase overrides the objective, and answering has none but cross-entropy: remove it")
         plateau, select_by = self.training.plateau, self.training.select_by
         if {plateau and plateau.metric, select_by} - {None, "accuracy"}:
             raise ValueError("training.plateau.metric or select_by is no metric of answering: set accuracy")
         if self.training.chunk_size is not None:
-            raise ValueError(
-                "training.chunk_size is for retrieval, whose loss needs the whole batch: remove it"
-            )
+            raise ValueError("training.chunk_size is for retrieval, whose loss needs the whole batch: remove it")
         if self.data.captions_per_image is not None:
-            raise ValueError(
-                "data.captions_per_image is for retrieval, and questions are not captions: remove it"
-            )
+            raise ValueError("data.captions_per_image is for retrieval, and questions are not captions: remove it")
         if isinstance(self.start, Part):
-            raise ValueError(
-                f"start: {self.start.name} is for retrieval: name a model to begin from, or remove it"
-            )
+            raise ValueError(f"start: {self.start.name} is for retrieval: name a model to begin from, or remove it")
         if self.data.copies > 1:
             raise ValueError("data.copies is for retrieval, whose loss compares all copies: remove it")
         return self

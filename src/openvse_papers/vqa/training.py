@@ -141,9 +141,7 @@ def _limited(questions: QuestionSet, recipe: VQARecipe) -> QuestionSet:
 def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     """Open data and features, and build the model and its answers."""
     with_images = recipe.image is not None and recipe.data.features in (None, AUTO)
-    questions = open_questions(
-        source_of(recipe), require_images=with_images, allow_outside=recipe.data.allow_outside
-    )
+    questions = open_questions(source_of(recipe), require_images=with_images, allow_outside=recipe.data.allow_outside)
     if recipe.data.limit is not None:
         questions = _limited(questions, recipe)
     recipe = with_phases_for(recipe, len(questions.split("train").image_ids), inputs.watcher)
@@ -171,9 +169,7 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     to_learn = questions.split("train")
     texts = [question.text for each in (to_learn, held_out) for question in each.questions]
     stored = open_text_features(recipe, model.text.encoder, texts, inputs)
-    _, training = question_dataset(
-        model, to_learn, features, text_features=stored, augment=recipe.data.random_views
-    )
+    _, training = question_dataset(model, to_learn, features, text_features=stored, augment=recipe.data.random_views)
     held_out, validation = question_dataset(model, held_out, features, text_features=stored)
     if warning := small_split_warning(len(held_out), "questions", "an accuracy"):
         inputs.watcher.warn(warning)

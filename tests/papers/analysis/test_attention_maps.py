@@ -151,9 +151,7 @@ def test_answers_have_maps(album: Path) -> None:
     maps = map_answers("m", model, ("00.png", album / "00.png"), ["what colour is the dog"])
     assert [one.view for one in maps] == ["reduction 1", "reduction 2"]
     answer = model.ask(album / "00.png", "what colour is the dog", top_k=1)[0][0]
-    assert (
-        maps[0].caption == f"what colour is the dog → {answer.answer} ({round(100 * answer.probability)} %)"
-    )
+    assert maps[0].caption == f"what colour is the dog → {answer.answer} ({round(100 * answer.probability)} %)"
     assert maps[0].boxes.tolist() == CELLS
     asked_again = ("m", model, ("00.png", album / "00.png"), ["what colour is the dog"])
     right, wrong = (map_answers(*asked_again, [["other", each]]) for each in (answer.answer, "odd"))

@@ -78,6 +78,4 @@ def test_tables_keep_all_digits_and_show_few() -> None:
     table = Table(("a", "b,c", "right"), [(1 / 3, 'say "x"', True)])
     assert table.to_csv() == f'a,"b,c",right\n{1 / 3},"say ""x""",True\n'
     assert table.to_markdown(2).splitlines()[2] == '| 0.33 | say "x" | yes |'
-    assert Analysis("x", table, {"": table}).tables[""].to_json() == [
-        {"a": 1 / 3, "b,c": 'say "x"', "right": True}
-    ]
+    assert Analysis("x", table, {"": table}).tables[""].to_json() == [{"a": 1 / 3, "b,c": 'say "x"', "right": True}]

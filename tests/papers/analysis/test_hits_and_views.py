@@ -135,9 +135,7 @@ def test_captions_of_one_image(album: Path) -> None:
     first, second = pairs_of_images(corpus)
     assert len(first) == 12 and all(second - first == 1)
     texts = made(album, 1, 2).texts
-    expected = [
-        float((texts.vectors[a] @ texts.vectors[b].T).max()) for a, b in zip(first, second, strict=True)
-    ]
+    expected = [float((texts.vectors[a] @ texts.vectors[b].T).max()) for a, b in zip(first, second, strict=True)]
     assert cosines(texts, first, second) == pytest.approx(expected, abs=1e-6)
     with pytest.raises(OpenVSEError, match="album"):
         pairs_of_images(replace(corpus, relevance=_one_each(corpus.relevance)))
@@ -171,10 +169,7 @@ def test_captions_of_one_image_are_nearer(album: Path, tmp_path: Path) -> None:
 def test_uniformity_and_skewness_from_their_formulas() -> None:
     vectors = normalize(torch.randn(1, 7, 5))[0]
     pairs = [
-        math.exp(-2 * float((vectors[a] - vectors[b]).square().sum()))
-        for a in range(7)
-        for b in range(7)
-        if a != b
+        math.exp(-2 * float((vectors[a] - vectors[b]).square().sum())) for a in range(7) for b in range(7) if a != b
     ]
     assert uniformity(vectors) == pytest.approx(math.log(sum(pairs) / len(pairs)), abs=1e-5)
     assert uniformity(vectors[:1].expand(4, -1)) == pytest.approx(0, abs=1e-6)
@@ -223,6 +218,4 @@ def test_embeddings_of_a_model_are_read(album: Path) -> None:
     model = small_model()
     (embedded,) = embed_all(named(model), Request(str(album), "all"), limit=4)
     assert embedded.corpus.image_ids == ("00.png", "04.png", "07.png", "11.png")
-    torch.testing.assert_close(
-        embedded.images.vectors, model.encode_image(list(embedded.corpus.image_paths)).vectors
-    )
+    torch.testing.assert_close(embedded.images.vectors, model.encode_image(list(embedded.corpus.image_paths)).vectors)

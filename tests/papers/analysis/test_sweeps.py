@@ -31,9 +31,7 @@ ABLATION = (
     "Avg:objective.ranking.weight=0,objective.bound.weight=1,objective.bound.name=multi_view_average",
     "full:",
 )
-LAMBDAS = tuple(
-    f"lambda={w}:objective.ranking.weight={w},objective.bound.weight={1 - w:g}" for w in (0.5, 1.0)
-)
+LAMBDAS = tuple(f"lambda={w}:objective.ranking.weight={w},objective.bound.weight={1 - w:g}" for w in (0.5, 1.0))
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +98,7 @@ def test_a_sweep_goes_on_where_its_data_and_its_folder_are_now(tmp_path: Path) -
     stored = [path.name for path in (sweep.folder / "stores").iterdir()]
     sweep.folder.rename(tmp_path / "elsewhere")
     album.rename(tmp_path / "moved")
-    again = replace(
-        sweep, overrides=(*shared, f"data.source={tmp_path / 'moved'}"), folder=tmp_path / "elsewhere"
-    )
+    again = replace(sweep, overrides=(*shared, f"data.source={tmp_path / 'moved'}"), folder=tmp_path / "elsewhere")
     watcher = Recorder()
     assert run_sweep(again, watcher) == found and not watcher.epochs
     assert [path.name for path in (again.folder / "stores").iterdir()] == stored
@@ -210,9 +206,7 @@ def test_sweeps_are_drawn(tmp_path: Path) -> None:
     assert grid.tables[""].rows[0][9] == pytest.approx(2**0.5)
     assert [row[-1] for row in grid.summary.rows] == [""] * 5 + ["best"]
     single = replace(k, seeds=(0,))  # of one seed nobody knows the spread
-    assert {row[9] for row in analyze_sweep(single, swept(single, *range(6)), ("rsum",)).tables[""].rows} == {
-        ""
-    }
+    assert {row[9] for row in analyze_sweep(single, swept(single, *range(6)), ("rsum",)).tables[""].rows} == {""}
     weights = sweep_of(settings=LAMBDAS, seeds=(0, 1))
     line = analyze_sweep(weights, swept(weights, 10.0, 9.0, views=0.9995), ("t2i_medr", "view_cosine"))
     assert [row[-1] for row in line.summary.rows] == ["best", ""]  # of ranks, less is better

@@ -268,8 +268,6 @@ def test_facts_name_the_files_that_the_loader_reads(name: str, tmp_path: Path) -
 
 
 def test_a_copy_of_msr_vtt_is_counted(tmp_path: Path) -> None:
-    findings = {
-        finding.text: finding.mark for finding in check_data(f"msr_vtt:{write_msr_vtt(tmp_path / 'm')}")
-    }
+    findings = {finding.text: finding.mark for finding in check_data(f"msr_vtt:{write_msr_vtt(tmp_path / 'm')}")}
     assert findings["clips: 12, expected 10,000; what is missing is no longer published"] == "note"
     assert any(text.startswith("captions of each of the clips: 20 expected, 12 have") for text in findings)

@@ -57,9 +57,7 @@ def write_official(folder: Path) -> None:
         tree = {
             "info": {"year": 2014},
             "licenses": [],
-            "images": [
-                {"id": number, "file_name": file_name(number, part), "license": 1} for number, *_ in chosen
-            ],
+            "images": [{"id": number, "file_name": file_name(number, part), "license": 1} for number, *_ in chosen],
             # Annotations of an image do not stand together, nor in the order of their identifiers.
             "annotations": [
                 {"id": key, "image_id": number, "caption": text}
@@ -132,9 +130,7 @@ def test_what_is_missing(tmp_path):
     assert names(refused, "annotations/captions_val2014.json")
 
 
-@pytest.mark.parametrize(
-    "content", ["no json", "[]", '{"images": [{}]}', '{"annotations": [{}], "images": []}']
-)
+@pytest.mark.parametrize("content", ["no json", "[]", '{"images": [{}]}', '{"annotations": [{}], "images": []}'])
 def test_damaged_files_are_named(tmp_path, content):
     write_official(tmp_path)
     (tmp_path / "captions_val2014.json").write_text(content)

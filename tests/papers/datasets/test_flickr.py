@@ -25,9 +25,7 @@ def pictures(folder: Path) -> None:
 
 
 def token_lines() -> str:
-    return "\n".join(
-        f"{name}#{i}\t{text}" for name, texts in SENTENCES.items() for i, text in enumerate(texts)
-    )
+    return "\n".join(f"{name}#{i}\t{text}" for name, texts in SENTENCES.items() for i, text in enumerate(texts))
 
 
 def split_list(name: str) -> str:

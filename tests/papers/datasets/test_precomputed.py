@@ -62,9 +62,7 @@ def test_identifiers_and_file_names(tmp_path, times):
     ids = {"train": ["9", "30", "522418"], "test": ["391895", "42"]}
     for seed, (name, own) in enumerate(ids.items()):
         array = random_features(len(own), seed)
-        write_split(
-            folder, name, array, five(name, len(own)), ids=[item for item in own for _ in range(times)]
-        )
+        write_split(folder, name, array, five(name, len(own)), ids=[item for item in own for _ in range(times)])
     bare = open_precomputed(folder)
     assert bare.image_ids == ("30", "522418", "9", "391895", "42")  # training sorted, the test as it stands
     parts = {"9": "train2014", "30": "train2014"}
@@ -154,9 +152,7 @@ def test_the_check_reads_all_features(tmp_path):
         np.save(tmp_path / f"{name}_ims.npy", features[name])
     lines = [f"{finding.mark} {finding.text}" for finding in check_data(f"precomputed:{tmp_path}")]
     assert "ok 11 items, 55 captions; splits 6 / 3 / 2, in no split 0" in lines
-    assert any(
-        line.startswith("ok features: train_ims.npy [6, 3, 4], 1 row(s) an image; dev") for line in lines
-    )
+    assert any(line.startswith("ok features: train_ims.npy [6, 3, 4], 1 row(s) an image; dev") for line in lines)
     wrong = [line for line in lines if line.startswith("WRONG")]
     assert [line.split(" (first: ")[1].split(" in ")[0] for line in wrong] == [
         "validation/000001",

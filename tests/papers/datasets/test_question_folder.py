@@ -76,9 +76,7 @@ def test_a_file_alone(tmp_path):
     path.write_text("image\tquestion\tanswer\npics/a.jpg\twho?\tme\n")
     found = open_question_folder(path)
     assert (found.name, found.image_ids, found.questions[0].answers) == ("quiz", ("pics/a.jpg",), ("me",))
-    lines = write_lines(
-        tmp_path / "quiz.jsonl", {"file_name": "pics/a.jpg", "question": "who?", "answer": "me"}
-    )
+    lines = write_lines(tmp_path / "quiz.jsonl", {"file_name": "pics/a.jpg", "question": "who?", "answer": "me"})
     assert open_question_folder(lines).questions == found.questions
 
 
@@ -101,10 +99,7 @@ def test_a_missing_picture_is_reported(tmp_path):
     write_lines(root / "metadata.jsonl", *entries)
     found = open_question_folder(root)
     assert found.image_ids == ("a.jpg",)
-    assert (
-        found.problems[0].startswith("skipped 1 question(s) about 1 image(s)")
-        and "b.jpg" in found.problems[0]
-    )
+    assert found.problems[0].startswith("skipped 1 question(s) about 1 image(s)") and "b.jpg" in found.problems[0]
 
 
 @pytest.mark.parametrize(

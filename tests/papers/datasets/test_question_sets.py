@@ -66,9 +66,7 @@ def test_a_question_set_is_a_corpus_to_extraction_and_checks(tmp_path):
     (tmp_path / "mine" / "q.csv").write_text("image,Question,answer\na.jpg,you?,me\n")
     assert open_corpus(tmp_path / "mine" / "q.csv").captions == ("you?",)
     assert open_corpus(make_vqa(tmp_path / "v")).name == "vqa2"
-    assert names(
-        refusal(RecipeError, open_corpus, f"daqar:{root}"), "'daqar'", "'daquar'", "openvse list data"
-    )
+    assert names(refusal(RecipeError, open_corpus, f"daqar:{root}"), "'daqar'", "'daquar'", "openvse list data")
 
 
 @pytest.mark.parametrize(

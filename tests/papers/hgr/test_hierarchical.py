@@ -115,18 +115,14 @@ def reason(layer: Any, nodes: list[Tensor], reads: dict[int, list[int]]) -> list
     made = []
     for place, node in enumerate(nodes):
         neighbours = reads.get(place, [])
-        logits = [
-            (layer.query(node) @ layer.key(nodes[j])) / layer.query.out_features**0.5 for j in neighbours
-        ]
+        logits = [(layer.query(node) @ layer.key(nodes[j])) / layer.query.out_features**0.5 for j in neighbours]
         powers = [logit.exp() for logit in logits]
         update = sum(
             (power / sum(powers) * nodes[j] for power, j in zip(powers, neighbours, strict=True)),
             torch.zeros_like(node),
         )
         changed = node + layer.message.weight @ update
-        made.append(
-            torch.nn.functional.layer_norm(changed, changed.shape, layer.norm.weight, layer.norm.bias)
-        )
+        made.append(torch.nn.functional.layer_norm(changed, changed.shape, layer.norm.weight, layer.norm.bias))
     return made
 
 
@@ -178,9 +174,7 @@ EDGES = [["1", "2", ""], ["1", "3", ""], ["4", "5", ""]]
 def embedded(graph: Any, path: Path, **options: Any) -> EmbeddingSet:
     path.write_text(json.dumps({CAPTION: graph}))
     torch.manual_seed(0)
-    encoder = RoleGraphEncoder(
-        embed_dim=6, word_dim=4, min_count=1, captions=[CAPTION], graphs=str(path)
-    ).eval()
+    encoder = RoleGraphEncoder(embed_dim=6, word_dim=4, min_count=1, captions=[CAPTION], graphs=str(path)).eval()
     torch.manual_seed(1)
     levels = GraphLevels(input_dim=6, embed_dim=6, **options).eval()
     made: EmbeddingSet = levels(encoder(pad(encoder.tokenize([CAPTION, "a cat"]))))
@@ -191,9 +185,7 @@ def test_permuted_nodes_score_the_same(tmp_path: Path) -> None:
     images = sides()[0]
     clips = EmbeddingSet(images.vectors.float(), images.mask)
     scores = [
-        Hierarchical()(
-            clips, embedded([{name: NODES[name] for name in order}, edges], tmp_path / "graphs.json")
-        )
+        Hierarchical()(clips, embedded([{name: NODES[name] for name in order}, edges], tmp_path / "graphs.json"))
         for order, edges in (("12345", EDGES), ("53142", EDGES[::-1]), ("45321", EDGES))
     ]
     torch.testing.assert_close(scores[1], scores[0])

@@ -81,9 +81,7 @@ def test_a_continued_verb_is_an_entity_with_the_role_of_verbs(tmp_path: Path) ->
         "3": {"role": "R-V", "spans": [5]},
         "4": {"role": "C-ARG1", "spans": [4]},
     }
-    path.write_text(
-        json.dumps({said: [nodes, [["0", "1", ""], ["1", "2", ""], ["1", "3", ""], ["2", "4", ""]]]})
-    )
+    path.write_text(json.dumps({said: [nodes, [["0", "1", ""], ["1", "2", ""], ["1", "3", ""], ["2", "4", ""]]]}))
     graph = read_role_graphs(path)[said]
     roles = [(node.role, node.action) for node in graph.nodes]
     assert roles == [(0, True), (0, False), (0, False), (1, False)]
@@ -154,9 +152,7 @@ def test_padding_and_batch_mates_mean_nothing(annotation: str) -> None:
     encoder = made(graphs=annotation)
     tokens = encoder.tokenize(CAPTIONS)
     together = encoder(pad(tokens))
-    dirty = Inputs(
-        torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=3), pad(tokens).mask
-    )
+    dirty = Inputs(torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=3), pad(tokens).mask)
     for row, ids in enumerate(tokens):
         alone = encoder(pad([ids]))
         length = alone.local.shape[1]
@@ -201,9 +197,7 @@ def test_dropout_takes_features_of_word_embeddings(annotation: str) -> None:
 
 def test_the_start_of_hgr_is_orthogonal() -> None:
     torch.manual_seed(0)
-    encoder = RoleGraphEncoder(
-        embed_dim=6, word_dim=25, min_count=1, captions=CAPTIONS, gru_start="orthogonal"
-    )
+    encoder = RoleGraphEncoder(embed_dim=6, word_dim=25, min_count=1, captions=CAPTIONS, gru_start="orthogonal")
     for name, weight in encoder.gru.named_parameters():
         if name.startswith("bias"):
             assert not weight.any()
@@ -217,9 +211,7 @@ def test_assets_are_all_that_a_model_needs(annotation: str, tmp_path: Path) -> N
     saved = made(graphs=annotation)
     saved.save_assets(tmp_path / "assets")
     loaded = made(graphs="gone.json", captions=(), assets=tmp_path / "assets")
-    assert [ids.tolist() for ids in loaded.tokenize(CAPTIONS)] == [
-        ids.tolist() for ids in saved.tokenize(CAPTIONS)
-    ]
+    assert [ids.tolist() for ids in loaded.tokenize(CAPTIONS)] == [ids.tolist() for ids in saved.tokenize(CAPTIONS)]
     first = (tmp_path / "assets" / "role_graphs.json.gz").read_bytes()
     loaded.save_assets(tmp_path / "again")
     assert (tmp_path / "again" / "role_graphs.json.gz").read_bytes() == first

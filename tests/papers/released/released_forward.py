@@ -17,9 +17,7 @@ def apply(weights: Weights, name: str, x: Tensor) -> Tensor:
 def batch_norm(weights: Weights, name: str, x: Tensor) -> Tensor:
     """BatchNorm in evaluation, over the second axis."""
     kinds = ("running_mean", "running_var", "weight", "bias")
-    mean, variance, scale, shift = (
-        weights[f"{name}.{kind}"].view(1, -1, *[1] * (x.dim() - 2)) for kind in kinds
-    )
+    mean, variance, scale, shift = (weights[f"{name}.{kind}"].view(1, -1, *[1] * (x.dim() - 2)) for kind in kinds)
     return (x - mean) / (variance + 1e-5).sqrt() * scale + shift
 
 
@@ -117,12 +115,8 @@ def _bottleneck(weights: Weights, at: str, x: Tensor, stride: int, *, caffe: boo
 
 def bert(weights: Weights, ids: Tensor, layers: int) -> Tensor:
     """The last states of one sentence, by a BERT with one head."""
-    tables = [
-        weights[f"bert.embeddings.{kind}_embeddings.weight"] for kind in ("word", "position", "token_type")
-    ]
-    x = layer_norm(
-        weights, "bert.embeddings.LayerNorm", tables[0][ids] + tables[1][: len(ids)] + tables[2][0]
-    )
+    tables = [weights[f"bert.embeddings.{kind}_embeddings.weight"] for kind in ("word", "position", "token_type")]
+    x = layer_norm(weights, "bert.embeddings.LayerNorm", tables[0][ids] + tables[1][: len(ids)] + tables[2][0])
     for layer in range(layers):
         at = f"bert.encoder.layer.{layer}."
         query, key, value = (apply(weights, f"{at}attention.self.{n}", x) for n in ("query", "key", "value"))

@@ -115,19 +115,13 @@ def test_tensors_of_other_kinds_are_refused(tmp_path: Path, value: torch.Tensor,
     assert re.search(reason, refusal(put(tiny.vse_infinity(), "fc.weight", value), tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("side", "name"), [(0, "fc.weight"), (0, "mlp.layers.1.weight"), (1, "rnn.weight_ih_l0")]
-)
-def test_flipped_bytes_are_found_by_the_checksum_of_their_record(
-    tmp_path: Path, side: int, name: str
-) -> None:
+@pytest.mark.parametrize(("side", "name"), [(0, "fc.weight"), (0, "mlp.layers.1.weight"), (1, "rnn.weight_ih_l0")])
+def test_flipped_bytes_are_found_by_the_checksum_of_their_record(tmp_path: Path, side: int, name: str) -> None:
     checkpoint = tiny.vse_infinity()
     path = tiny.save(checkpoint, tmp_path / "model.pth")
     content = bytearray(path.read_bytes())
     start = content.index(checkpoint["model"][side][name].numpy().tobytes())
-    content[start : start + 64] = bytes(
-        byte ^ 0x01 for byte in content[start : start + 64]
-    )  # still finite numbers
+    content[start : start + 64] = bytes(byte ^ 0x01 for byte in content[start : start + 64])  # still finite numbers
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"'model/data/\d+'"):
         convert(path, tmp_path / "out", vocabulary=tiny.write_vocabulary(tmp_path / "vocab.json"))

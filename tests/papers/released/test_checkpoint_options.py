@@ -43,9 +43,7 @@ def test_vse_2ad_has_the_temperature_of_its_command_line(
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    ("make", "default"), [(tiny.vse_2ad, 0.2), (tiny.vse_infinity, 0.2), (tiny.pvse, 0.1)]
-)
+@pytest.mark.parametrize(("make", "default"), [(tiny.vse_2ad, 0.2), (tiny.vse_infinity, 0.2), (tiny.pvse, 0.1)])
 @pytest.mark.parametrize("margin", [None, 0.3])
 def test_margins_are_those_of_the_command_line(
     tmp_path: Path, make: Maker, default: float, margin: float | None
@@ -57,13 +55,9 @@ def test_margins_are_those_of_the_command_line(
 @pytest.mark.medium
 def test_another_exponent_of_vse_2ad_is_a_note(tmp_path: Path) -> None:
     notes = converted(tiny.vse_2ad(scale=2.0), tmp_path).notes
-    assert any(
-        "--scale 2, but adaptive_top_k counts negatives as with --scale 1.25" in note for note in notes
-    )
+    assert any("--scale 2, but adaptive_top_k counts negatives as with --scale 1.25" in note for note in notes)
     (tmp_path / "usual").mkdir()
-    assert not any(
-        "--scale" in note for note in converted(tiny.vse_2ad(scale=1.25), tmp_path / "usual").notes
-    )
+    assert not any("--scale" in note for note in converted(tiny.vse_2ad(scale=1.25), tmp_path / "usual").notes)
 
 
 def test_vse_infinity_mines_the_hardest_whatever_the_file_of_its_warm_up_says(tmp_path: Path) -> None:

@@ -35,9 +35,7 @@ def one_line(error: pytest.ExceptionInfo[CheckpointError]) -> str:
 @pytest.mark.parametrize("zipped", [True, False])
 def test_options_and_numbers_become_plain_values(tmp_path: Path, zipped: bool) -> None:
     content = {
-        "opt": Namespace(
-            margin=0.2, nested=Namespace(deep=[1, Namespace(x=None)]), device=torch.device("cpu")
-        ),
+        "opt": Namespace(margin=0.2, nested=Namespace(deep=[1, Namespace(x=None)]), device=torch.device("cpu")),
         "best_rsum": np.float64(513.5),
         "best": np.float32(0.5),
         "epoch": np.int64(3),

@@ -64,9 +64,7 @@ def embed_regions(model: TwoTower, batch: list[Tensor]) -> Tensor:
 
 
 def photo(size: tuple[int, int] = (90, 60), seed: int = 0) -> Image.Image:
-    return Image.fromarray(
-        np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
-    )
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
 
 
 def assert_equal(actual: Tensor, expected: list[Tensor]) -> None:
@@ -88,9 +86,7 @@ def test_vse_infinity_with_bert(run: Any) -> None:
     checkpoint = tiny.vse_infinity(text="bert")
     text = slow.below(checkpoint["model"][1], "")
     model = run(checkpoint, words="vocab.txt")
-    expected = [
-        slow.gpo(text, slow.apply(text, "linear", slow.bert(text, piece_ids(s), layers=2))) for s in PIECES
-    ]
+    expected = [slow.gpo(text, slow.apply(text, "linear", slow.bert(text, piece_ids(s), layers=2))) for s in PIECES]
     assert_equal(model.encode_text(tiny.CAPTIONS).vectors, expected)
 
 
@@ -135,9 +131,7 @@ def test_vse_2ad_of_each_caption_alone(run: Any, text: str) -> None:
     image, sentence = (slow.below(checkpoint["model"], side) for side in ("img_enc.", "txt_enc."))
     model = run(checkpoint, words="vocab.json" if text == "rnn" else "vocab.txt")
     batch = region_batch()[:1] * 2
-    assert_equal(
-        embed_regions(model, batch), [slow.adpool(image, slow.regions(image, rows)) for rows in batch]
-    )
+    assert_equal(embed_regions(model, batch), [slow.adpool(image, slow.regions(image, rows)) for rows in batch])
     local = local_of_2ad(sentence, text)
     assert_equal(model.encode_text(tiny.CAPTIONS).vectors, [slow.adpool(sentence, each) for each in local])
     assert model.indexable
@@ -215,9 +209,7 @@ def test_the_released_files_of_pvse_hold_weights_alone(run: Any) -> None:
     released = tiny.parallel({n.replace("pie_net", "our_model"): w for n, w in checkpoint["model"].items()})
     from_training, from_release = run(checkpoint), run(released, "name=released")
     captions = list(tiny.CAPTIONS)
-    assert torch.equal(
-        from_release.encode_text(captions).vectors, from_training.encode_text(captions).vectors
-    )
+    assert torch.equal(from_release.encode_text(captions).vectors, from_training.encode_text(captions).vectors)
     assert from_release.spec.text.encoder.options["global_state"] == "last_word"
 
 

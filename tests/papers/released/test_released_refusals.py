@@ -57,9 +57,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         r"word_embeddings.weight'.*\(1,\).* 2 ",
     ),
     "BERT of another width": (
-        lambda: put(
-            tiny.vse_2ad(text="bert"), "txt_enc.bert.embeddings.word_embeddings.weight", torch.ones(15, 100)
-        ),
+        lambda: put(tiny.vse_2ad(text="bert"), "txt_enc.bert.embeddings.word_embeddings.weight", torch.ones(15, 100)),
         "BERT.*100.*64",
     ),
     "unnormalised": (lambda: tiny.vse_infinity(no_imgnorm=True), "--no_imgnorm"),

@@ -50,9 +50,7 @@ def test_sets_of_answers(tmp_path):
 
 
 def test_baselines_and_limits():
-    training = quiz(
-        ("t", "what is this?", ["chair"]), ("t", "how many?", ["2"]), ("t", "how many men?", ["2"])
-    )
+    training = quiz(("t", "what is this?", ["chair"]), ("t", "how many?", ["2"]), ("t", "how many men?", ["2"]))
     vocabulary = AnswerVocabulary.from_answers([q.answers for q in training.questions], min_count=1)
     report = evaluate_answers(SETS, ["x"] * 4, training=training, vocabulary=vocabulary, resamples=0)
     assert report.baselines["most frequent answer"]["accuracy"] == 25
@@ -62,9 +60,7 @@ def test_baselines_and_limits():
 
 
 def test_the_ceiling_of_votes():
-    report = evaluate_answers(
-        VOTED, ["x"] * 5, vocabulary=AnswerVocabulary(["2", "no"], votes=True), resamples=0
-    )
+    report = evaluate_answers(VOTED, ["x"] * 5, vocabulary=AnswerVocabulary(["2", "no"], votes=True), resamples=0)
     # 0.3 for "no" to the first, 0.6 for "2" to the second, 1 to the third, nothing for the cat
     assert report.ceiling["accuracy"] == pytest.approx(100 * (0.3 + 0.6 + 1 + 0) / 4)
     assert report.unknown == 25
@@ -129,9 +125,7 @@ TRAINING = quiz(
     ("c", "what is it?", ["a chair"]),
     ("c", "what is there?", ["chair"]),
 )
-ASKED = quiz(
-    ("d", "How MANY birds?", []), ("d", "how old?", []), ("d", "what is new?", []), ("d", "who?", [])
-)
+ASKED = quiz(("d", "How MANY birds?", []), ("d", "how old?", []), ("d", "what is new?", []), ("d", "who?", []))
 
 
 def test_by_the_first_words():

@@ -74,9 +74,7 @@ def test_batch_mates_and_padding_change_nothing(fusion: dict[str, Any]) -> None:
     for row, (image, question) in enumerate(zip([0, 1, 2, 0], [*QUESTIONS, QUESTIONS[1]], strict=True)):
         length = int(images.mask[image].sum())
         alone = Inputs(images.values[image : image + 1, :length], images.mask[image : image + 1, :length])
-        torch.testing.assert_close(
-            logits_of(model, alone, [0], [question])[0], together[row], rtol=0, atol=1e-5
-        )
+        torch.testing.assert_close(logits_of(model, alone, [0], [question])[0], together[row], rtol=0, atol=1e-5)
     garbage = Inputs(images.values.masked_fill(~images.mask.unsqueeze(-1), 1e3), images.mask)
     torch.testing.assert_close(
         logits_of(model, garbage, [0, 1, 2, 0], [*QUESTIONS, QUESTIONS[1]]), together, rtol=0, atol=1e-5
@@ -106,9 +104,7 @@ def test_it_equals_its_definition() -> None:
             raw = mean + layer.outer.weight @ hidden + layer.outer.bias
             sides.append((raw - raw.mean()) / (raw.var(unbiased=False) + 1e-5).sqrt())
         expected = model.classifier.weight @ torch.cat(sides) + model.classifier.bias
-    torch.testing.assert_close(
-        logits_of(model, images, [0], QUESTIONS[:1])[0], expected, rtol=1e-4, atol=1e-5
-    )
+    torch.testing.assert_close(logits_of(model, images, [0], QUESTIONS[:1])[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def all_questions(folder: Path, model: Answerer) -> QuestionBatch:
@@ -142,9 +138,7 @@ class TestAsking:
         model, photo = seeing(), make_photos(1)[0]
         found = model.ask(photo, QUESTIONS, top_k=2, batch_size=2)
         assert [len(guesses) for guesses in found] == [2, 2, 2]
-        assert all(
-            isinstance(guess, Guess) and 0 < guess.probability < 1 for guesses in found for guess in guesses
-        )
+        assert all(isinstance(guess, Guess) and 0 < guess.probability < 1 for guesses in found for guess in guesses)
         assert found[1] == [
             Guess(answer, pytest.approx(chance, abs=1e-5))
             for answer, chance in model.ask(photo, [QUESTIONS[1]], top_k=2)[0]

@@ -28,9 +28,7 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_goes_on_with_an_answerer(questions: Path, tmp_path: Path) -> None:
     tree = answering_tree(questions, phases=[{"epochs": 1}])
     left_out = {"embed_dim", "image", "text", "fusion"}
-    tree = {key: value for key, value in tree.items() if key not in left_out} | {
-        "start": str(questions / "base")
-    }
+    tree = {key: value for key, value in tree.items() if key not in left_out} | {"start": str(questions / "base")}
     watcher = Recorder()
     run_recipe(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     records = {record["kind"]: record for record in read_metrics(tmp_path / "run")}
@@ -60,9 +58,7 @@ def test_answers_keep_their_rows_in_another_order(questions: Path, tmp_path: Pat
     asked = open_questions(f"question_folder:{folder}", require_images=False).split("train").questions
     answers = AnswerVocabulary.from_answers([question.answers for question in asked], min_count=1).answers
     assert set(answers) - set(old.answers.answers) == {"pink"}
-    assert [answer for answer in answers if answer != "pink"] != [
-        a for a in old.answers.answers if a != "white"
-    ]
+    assert [answer for answer in answers if answer != "pink"] != [a for a in old.answers.answers if a != "white"]
     for row, answer in enumerate(answers):
         if answer in old.answers.answers:
             theirs = old.classifier.weight[old.answers.answers.index(answer)].detach()
@@ -95,9 +91,7 @@ def test_a_side_that_the_start_lacks_is_refused(questions: Path, tmp_path: Path)
     blind = {**tree, **own, "text": {"aggregator": {"name": "score_attention", "num_heads": 2}}}
     run_recipe(parse_recipe(blind), tmp_path / "blind")
     with pytest.raises(RecipeError, match="image.*blind"):
-        parse_recipe(
-            {key: value for key, value in tree.items() if key != "image"} | {"start": str(tmp_path / "blind")}
-        )
+        parse_recipe({key: value for key, value in tree.items() if key != "image"} | {"start": str(tmp_path / "blind")})
     retrieval = {key: tiny_tree(tmp_path)[key] for key in ("name", "objective", "data", "training")}
     with pytest.raises(RecipeError, match="similarity.*'start'"):
         parse_recipe({**retrieval, "start": str(questions / "base"), "similarity": "start"})

@@ -75,9 +75,7 @@ def test_questions_alone_cannot_tell_images_apart(questions: Path, tmp_path: Pat
 
 
 @pytest.mark.medium
-def test_a_run_that_is_stopped_again_and_again_resumes_to_the_same_bits(
-    questions: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_is_stopped_again_and_again_resumes_to_the_same_bits(questions: Path, tmp_path: Path) -> None:
     recipe = answering_recipe(questions, checkpoint_every_s=1e-6)
     run_recipe(recipe, tmp_path / "whole")
     for stop in (2, 4, 7):  # within an epoch, at its last step, in a later phase

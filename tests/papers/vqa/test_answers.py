@@ -95,9 +95,7 @@ def test_the_score_is_the_mean_over_the_subsets(annotators):
 
 def test_the_worth_of_each_given_answer():
     ten = ["Two", "2", "two.", "the 2", "3", "3", "three", "many", "lots", "a few"]
-    assert answer_scores(ten, votes=True) == pytest.approx(
-        {"2": 1, "3": 0.9, "many": 0.3, "lots": 0.3, "few": 0.3}
-    )
+    assert answer_scores(ten, votes=True) == pytest.approx({"2": 1, "3": 0.9, "many": 0.3, "lots": 0.3, "few": 0.3})
     assert answer_scores(["chair", "The table", "chair"], votes=False) == {"chair": 1.0, "table": 1.0}
     assert answer_scores([], votes=True) == answer_scores([], votes=False) == {}
 
@@ -116,9 +114,7 @@ def test_what_most_annotators_said():
 
 
 def test_the_vocabulary_counts_questions():
-    ten = (
-        [["red"] * 9 + ["blue"]] * 3 + [["blue"] * 10] * 2 + [["green"] * 4 + ["blue"] * 3] + [["Amber"] * 5]
-    )
+    ten = [["red"] * 9 + ["blue"]] * 3 + [["blue"] * 10] * 2 + [["green"] * 4 + ["blue"] * 3] + [["Amber"] * 5]
     vocabulary = AnswerVocabulary.from_answers(ten, min_count=1)
     assert vocabulary.answers == ("red", "blue", "amber", "green")
     assert AnswerVocabulary.from_answers(ten, min_count=3).answers == ("red",)
@@ -130,9 +126,7 @@ def test_the_vocabulary_counts_questions():
 
 
 def test_each_member_of_a_set_counts():
-    vocabulary = AnswerVocabulary.from_answers(
-        [["knife", "fork"], ["fork"], ["a", "b", "c", "d"]], min_count=2
-    )
+    vocabulary = AnswerVocabulary.from_answers([["knife", "fork"], ["fork"], ["a", "b", "c", "d"]], min_count=2)
     assert (vocabulary.answers, vocabulary.votes) == (("fork",), False)
 
 

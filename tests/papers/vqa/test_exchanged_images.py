@@ -25,9 +25,7 @@ def test_one_image_cannot_be_exchanged() -> None:
 
 
 def test_types_of_questions_and_exchanged_images_in_a_report() -> None:
-    questions = quiz(
-        ("a", "what is", ["x"]), ("b", "what is", ["y"]), ("c", "is it", ["yes"]), ("c", "why", ["z"])
-    )
+    questions = quiz(("a", "what is", ["x"]), ("b", "what is", ["y"]), ("c", "is it", ["yes"]), ("c", "why", ["z"]))
     asked = tuple(
         replace(question, asks=kind)
         for question, kind in zip(questions.questions, ("what is", "what is", "is it", ""), strict=True)

@@ -100,9 +100,7 @@ def test_an_empty_question_and_unknown_words(make_photos: PhotoMaker) -> None:
     assert answer_page(photo, [first, empty]).count("<section>") == 2
 
 
-def test_boxes_of_an_encoder_that_knows_them(
-    make_photos: PhotoMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_boxes_of_an_encoder_that_knows_them(make_photos: PhotoMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     model, photo = build(), make_photos(1)[0]
     boxes = torch.tensor([[0.1, 0.1, 0.4, 0.9], [0.0, 0.0, 1.0, 0.5]])
 

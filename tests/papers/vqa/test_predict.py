@@ -58,20 +58,14 @@ def test_each_question_once_in_its_order(folder: Path, questions: QuestionSet, m
 def test_the_mode_is_left_as_it_was(folder: Path, questions: QuestionSet, model: Answerer) -> None:
     _, dataset = question_dataset(model, questions, FeatureStore(folder / "features"))
     model.train()
-    first, second = (
-        torch.cat([logits for _, _, logits in predict_batches(model, dataset)]) for _ in range(2)
-    )
+    first, second = (torch.cat([logits for _, _, logits in predict_batches(model, dataset)]) for _ in range(2))
     assert model.training and torch.equal(first, second) and not first.requires_grad
     model.eval()
 
 
-def test_what_a_store_lacks_is_left_out(
-    folder: Path, questions: QuestionSet, model: Answerer, tmp_path: Path
-) -> None:
+def test_what_a_store_lacks_is_left_out(folder: Path, questions: QuestionSet, model: Answerer, tmp_path: Path) -> None:
     store = FeatureStore(folder / "features")
-    other = open_questions(
-        f"question_folder:{write_tiny_questions(tmp_path, train=30)}", require_images=False
-    )
+    other = open_questions(f"question_folder:{write_tiny_questions(tmp_path, train=30)}", require_images=False)
     some = other.split("train")
     found = predict(model, some, store)
     assert len(found.questions) == len(found.answers) == 26 * 2 < len(some)  # the store has 26 images

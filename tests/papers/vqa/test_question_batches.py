@@ -57,9 +57,7 @@ def test_training_sees_the_random_view_that_the_key_asks_for(make_photos: PhotoM
         return images.values
 
     backbone = EfficientNetLite0(pretrained=False, image_size=32)
-    expected = PixelImages(questions.as_corpus().image_paths, backbone, augment=True).load(
-        np.array([0, 2]), view
-    )
+    expected = PixelImages(questions.as_corpus().image_paths, backbone, augment=True).load(np.array([0, 2]), view)
     assert torch.equal(pixels(view, augment=True), expected[0].values)
     whole = pixels(None, augment=False)
     assert torch.equal(pixels(view, augment=False), whole) and torch.equal(pixels(None, augment=True), whole)

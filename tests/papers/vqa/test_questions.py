@@ -118,9 +118,7 @@ def test_pictures_without_a_split_are_divided_as_those_with_sentences_are():
 
 
 def test_questions_are_the_captions_of_a_corpus():
-    found = build(
-        ask(0, "b.jpg", split="train"), ask(1, "a.jpg", split="test"), ask(2, "b.jpg", split="train")
-    )
+    found = build(ask(0, "b.jpg", split="train"), ask(1, "a.jpg", split="test"), ask(2, "b.jpg", split="train"))
     corpus = found.as_corpus()
     assert (corpus.image_ids, corpus.splits) == (("b.jpg", "a.jpg"), ("train", "test"))
     assert corpus.captions == ("question 0?", "question 1?", "question 2?")

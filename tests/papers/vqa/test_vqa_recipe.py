@@ -74,9 +74,7 @@ def test_published_figures_are_those_of_as_many_questions() -> None:
 
 @pytest.mark.parametrize("aggregator", ["mean", "max", "log_sum_exp", "conv1d", "first_token"])
 def test_the_baselines_differ_from_score_attention_in_the_fusion_alone(aggregator: str) -> None:
-    changes = [
-        f"fusion={{name: pooled, aggregator: {aggregator}, class_token: {aggregator == 'first_token'}}}"
-    ]
+    changes = [f"fusion={{name: pooled, aggregator: {aggregator}, class_token: {aggregator == 'first_token'}}}"]
     tree = load_recipe("score_attention/daquar_grids_cpu", changes).to_dict()
     ours = load_recipe("score_attention/daquar_grids_cpu").to_dict()
     assert tree.pop("fusion") != ours.pop("fusion")

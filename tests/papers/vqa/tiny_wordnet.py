@@ -30,9 +30,7 @@ TAXONOMY: dict[str, tuple[list[str], list[tuple[str, str]]]] = {
 _LICENCE = "  1 This software and database is being provided to you, the LICENSEE  \n"
 
 
-def write_wordnet(
-    folder: Path, taxonomy: dict[str, tuple[list[str], list[tuple[str, str]]]] = TAXONOMY
-) -> Path:
+def write_wordnet(folder: Path, taxonomy: dict[str, tuple[list[str], list[tuple[str, str]]]] = TAXONOMY) -> Path:
     """Write ``index.noun``, ``data.noun`` and ``noun.exc``."""
     folder.mkdir(parents=True, exist_ok=True)
     offsets = dict.fromkeys(taxonomy, 0)

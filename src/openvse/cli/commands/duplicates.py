@@ -14,14 +14,10 @@ from openvse.errors import OpenVSEError
 
 @app.command(rich_help_panel="Search")
 def duplicates(
-    source: Annotated[
-        Path, typer.Argument(help="A folder of images, at any depth, or the folder of an index.")
-    ],
+    source: Annotated[Path, typer.Argument(help="A folder of images, at any depth, or the folder of an index.")],
     threshold: Annotated[
         float | None,
-        typer.Option(
-            help="For an index: lowest cosine between an image and the one to keep.", show_default="0.98"
-        ),
+        typer.Option(help="For an index: lowest cosine between an image and the one to keep.", show_default="0.98"),
     ] = None,
     null: Annotated[
         bool,

@@ -52,9 +52,7 @@ Forget = Annotated[
 ]
 Features = Annotated[
     Path | None,
-    typer.Option(
-        help="Feature store to read instead of unchanged images. Default: the store of the model's run."
-    ),
+    typer.Option(help="Feature store to read instead of unchanged images. Default: the store of the model's run."),
 ]
 _SETTINGS = settings_of(IndexSettings)
 ReadText = Annotated[Literal["rapidocr", "none"] | None, option_of(_SETTINGS["read_text"])]

@@ -55,9 +55,7 @@ ModelOption = Annotated[
 Like = Annotated[list[str] | None, option_of(QUERY["like"], "Or an image. Can be repeated.", panel=FIRST)]
 Avoid = Annotated[list[str] | None, option_of(QUERY["avoid"], "TEXT,weight=W: W times.", panel=FIRST)]
 Image = Annotated[str | None, option_of(QUERY["image"], "IMAGE,weight=W: by the weight W.", panel=WHICH)]
-Html = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write a contact sheet that opens in a browser.")
-]
+Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a contact sheet that opens in a browser.")]
 Output = Annotated[
     Literal["table", "jsonl", "paths"] | None,
     typer.Option(
@@ -287,9 +285,7 @@ def print_answers(
         if not answer.hits and one.text.strip():
             typer.echo(f"  {nothing_of(page)}")
     if on_a_terminal() and any(hit.matched for answer in answers for hit in answer.hits):
-        note(
-            "(words) were found in the captions, keywords or names. Such hits come first, so scores need not fall"
-        )
+        note("(words) were found in the captions, keywords or names. Such hits come first, so scores need not fall")
 
 
 def on_a_terminal() -> bool:
@@ -310,9 +306,7 @@ def nothing_of(page: Page) -> str:
     return f"no hit with {given}" if given else "no hit"
 
 
-def write_hits(
-    index: Index, asked: Sequence[Asked], answers: Sequence[Answer], form: Form, *, null: bool
-) -> None:
+def write_hits(index: Index, asked: Sequence[Asked], answers: Sequence[Answer], form: Form, *, null: bool) -> None:
     """Print a line of JSON for each hit, or each path or sentence once, in the order of the queries and ranks."""
     from openvse.cli.json_output import json_of
 
@@ -357,9 +351,7 @@ def warn_of_far(roots: Sequence[Path]) -> None:
     from openvse.media.names import escaped
 
     if roots:
-        warn(
-            f"the index shows images below {', '.join(map(escaped, roots))}: use it only if you know who made it"
-        )
+        warn(f"the index shows images below {', '.join(map(escaped, roots))}: use it only if you know who made it")
 
 
 def warn_of_gone(index: Index, answers: Sequence[Answer]) -> None:
@@ -369,9 +361,7 @@ def warn_of_gone(index: Index, answers: Sequence[Answer]) -> None:
 
     remedy = "run 'openvse index' again"
     if not index.is_complete:
-        warn(
-            f"index {index.path} is not complete, because its indexing still runs or was stopped: {remedy} to go on"
-        )
+        warn(f"index {index.path} is not complete, because its indexing still runs or was stopped: {remedy} to go on")
     away = [root.path for root in index.roots if not Path(root.path).exists()]
     for root in away:
         warn(f"the images of index {index.path} are no longer in {escaped(root)}: {remedy}")

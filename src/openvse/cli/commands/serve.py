@@ -51,9 +51,7 @@ Watch: TypeAlias = Annotated[
     bool,
     typer.Option("--watch", help="Update the index, as 'openvse index' does, whenever its folders change."),
 ]
-AnswerModel: TypeAlias = Annotated[
-    str | None, typer.Option(help="A model that answers questions about the images.")
-]
+AnswerModel: TypeAlias = Annotated[str | None, typer.Option(help="A model that answers questions about the images.")]
 Mcp: TypeAlias = Annotated[
     bool,
     typer.Option(
@@ -200,9 +198,7 @@ def refuse_without_torch(option: str, source: str) -> None:
     from openvse.runtime.description import is_export
 
     if is_export(source):
-        raise OpenVSEError(
-            f"{option} needs a PyTorch model, but {source} is an exported one: name the model itself"
-        )
+        raise OpenVSEError(f"{option} needs a PyTorch model, but {source} is an exported one: name the model itself")
 
 
 def short_name(source: str) -> str:

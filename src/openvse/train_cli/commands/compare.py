@@ -235,8 +235,7 @@ class Loading:
         first = self._named[0]
         for run in self._named:
             models = [
-                self._first if name == first.models[0] else load(name, device=self._device)
-                for name in run.models
+                self._first if name == first.models[0] else load(name, device=self._device) for name in run.models
             ]
             for model in models:
                 if model.task != self._first.task:

@@ -44,8 +44,7 @@ def convert(
     kind: Annotated[
         str | None,
         typer.Option(
-            help="Repository of the checkpoint: vse_infinity, pvse, vse_2ad or esa. Default: recognised "
-            "by the weights."
+            help="Repository of the checkpoint: vse_infinity, pvse, vse_2ad or esa. Default: recognised by the weights."
         ),
     ] = None,
 ) -> None:
@@ -122,9 +121,7 @@ def print_export(done: Exported, *, as_json: bool) -> None:
         print_json("export", {**asdict(done), "folder": str(done.folder)})
         return
     typer.echo(f"{done.folder}: {done.format}, {done.bytes / 1e6:.1f} MB")
-    rows = [
-        [each.what, str(each.count), f"{each.largest:.1e}", f"{each.cosine:.6f}"] for each in done.differences
-    ]
+    rows = [[each.what, str(each.count), f"{each.largest:.1e}", f"{each.cosine:.6f}"] for each in done.differences]
     typer.echo(Table(["compared", "items", "largest difference", "lowest cosine"], rows).to_markdown())
     if done.effect is not None:
         effect = done.effect
@@ -141,9 +138,7 @@ def print_export(done: Exported, *, as_json: bool) -> None:
 def blend(
     first: Annotated[
         str,
-        typer.Argument(
-            help="The first model: a model folder or a hub id, such as the model that a run started from."
-        ),
+        typer.Argument(help="The first model: a model folder or a hub id, such as the model that a run started from."),
     ],
     second: Annotated[
         str,
@@ -166,9 +161,7 @@ def blend(
     from openvse.training.kind import Request
 
     refuse_there([out / CONFIG, out / WEIGHTS], "choose another --out, or delete it first")
-    request = Request(
-        on, "validation", () if features is None else (features,), allow_outside=voice.allow_outside
-    )
+    request = Request(on, "validation", () if features is None else (features,), allow_outside=voice.allow_outside)
     one, other = (load(name, device=device) for name in (first, second))
     done = run(one, other, request)
     for line in done.warnings:

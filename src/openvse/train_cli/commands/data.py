@@ -61,17 +61,12 @@ def check(
 
     name, place = parse_source(source)
     if not name and source in DATASETS and not place.exists():
-        raise OpenVSEError(
-            f"{source} is the name of a data set: give {source}:FOLDER, the folder with its files"
-        )
+        raise OpenVSEError(f"{source} is the name of a data set: give {source}:FOLDER, the folder with its files")
     with bar() as progress:
         findings = check_data(source, quick=quick, allow_outside=voice.allow_outside, progress=progress.show)
     counts, complete = counted(source), all(finding.ok for finding in findings)
     if as_json:
-        reports = [
-            {"mark": finding.mark.lower(), "text": finding.text, "cases": finding.cases}
-            for finding in findings
-        ]
+        reports = [{"mark": finding.mark.lower(), "text": finding.text, "cases": finding.cases} for finding in findings]
         result = {"data": name or source, "root": str(place), "complete": complete, "findings": reports}
         print_json("data check", {**result, "splits": [] if counts is None else counts.to_json()})
         raise typer.Exit(0 if complete else 1)
@@ -81,9 +76,7 @@ def check(
         typer.echo(f"\n{counts.to_text().rstrip()}\n")
     where = escaped(f"{name} at {place}" if name else source)
     if complete:
-        typer.echo(
-            f"{where} is complete" if DATASETS.facts(name) else f"{where}: nothing that harms training"
-        )
+        typer.echo(f"{where} is complete" if DATASETS.facts(name) else f"{where}: nothing that harms training")
         return
     harm = f" is not complete: see the lines marked WRONG, and openvse list data {name}"
     typer.echo(where + (harm if DATASETS.facts(name) else ": the lines marked WRONG harm training"), err=True)
@@ -126,9 +119,7 @@ Match: TypeAlias = Annotated[
 def import_features(
     source: Annotated[
         Path,
-        typer.Argument(
-            help="The features: a .tsv, .npy or .h5 file, or a folder of .tsv, .npz or .npy files."
-        ),
+        typer.Argument(help="The features: a .tsv, .npy or .h5 file, or a folder of .tsv, .npz or .npy files."),
     ],
     out: FeatureStorePath,
     kind: Annotated[
@@ -136,9 +127,7 @@ def import_features(
         typer.Option(help="Format: tsv, npz, npy or hdf5. Default: recognised by the name of the file."),
     ] = None,
     match: Match = None,
-    ids: Annotated[
-        Path | None, typer.Option(help="Text file with one id per line, for arrays without ids.")
-    ] = None,
+    ids: Annotated[Path | None, typer.Option(help="Text file with one id per line, for arrays without ids.")] = None,
     made_by: Annotated[
         str | None,
         typer.Option(help="Feature extractor, stored with the features. Default: imported:FOLDER."),
@@ -177,6 +166,4 @@ def import_features(
         f"{out}: {report.done} new, {report.existing} were there, {len(report.failed)} skipped; width {store.dim}, "
         f"{'with' if store.has_boxes else 'without'} boxes, made by {store.fingerprint!r}"
     )
-    note(
-        f"to train on them: data.features={out} image.encoder='{{name: precomputed, feature_dim: {store.dim}}}'"
-    )
+    note(f"to train on them: data.features={out} image.encoder='{{name: precomputed, feature_dim: {store.dim}}}'")

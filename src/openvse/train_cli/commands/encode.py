@@ -35,9 +35,7 @@ Output = Annotated[
     Path,
     typer.Option("--out", help="A file NAME.npy or NAME.parquet, or a folder, which gets Parquet files."),
 ]
-NumberType = Annotated[
-    Literal["float32", "float16"], typer.Option("--dtype", help="Number type of the embeddings.")
-]
+NumberType = Annotated[Literal["float32", "float16"], typer.Option("--dtype", help="Number type of the embeddings.")]
 ShardSize = Annotated[
     int,
     typer.Option(min=1, help="Records in a file of a folder, or in a row group of one Parquet file."),

@@ -70,9 +70,7 @@ def extract(
         typer.Option(min=1, help="Number of threads that decode images. Default: one a core, 2 to 8."),
     ] = None,
     dtype: Stored = "float16",
-    check: Annotated[
-        bool, typer.Option("--check", help="First compare an existing store with its checksums.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="First compare an existing store with its checksums.")] = False,
     run: RunSettings,
 ) -> None:
     """Store the local features of images or the token states of captions. A second run adds only new ones."""

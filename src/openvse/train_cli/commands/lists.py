@@ -79,8 +79,7 @@ def _data(name: str | None) -> tuple[Any, Iterator[str]]:
         text = describe_data(name)
         return text, iter([text])
     titles = {
-        each: facts.title if (facts := DATASETS.facts(each)) else first_line(DATASETS.loader(each))
-        for each in DATASETS
+        each: facts.title if (facts := DATASETS.facts(each)) else first_line(DATASETS.loader(each)) for each in DATASETS
     }
     lines = [f"{each:<16}{title}" for each, title in titles.items()]
     return titles, iter([*lines, "What to download, and where to put it: openvse list data NAME"])

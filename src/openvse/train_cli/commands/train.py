@@ -49,9 +49,7 @@ def train(
     overwrite: Overwrite = False,
     processes: Annotated[
         int,
-        typer.Option(
-            min=1, help="Number of processes on this machine that share each batch (data-parallel training)."
-        ),
+        typer.Option(min=1, help="Number of processes on this machine that share each batch (data-parallel training)."),
     ] = 1,
     device: RunDevice = None,
     threads: Threads = None,
@@ -150,14 +148,10 @@ def demo(
         watcher, prepare = TrainingBar(progress), counted(progress, "preparing", "items")
         overrides = [] if device is None else [f"training.device={device}"]
         result = run_demo(out, seed=0, watcher=watcher, on_images=prepare, overrides=overrides)
-    typer.echo(
-        "Without captions, by the names of things, which photographs would suit better (--model names):"
-    )
+    typer.echo("Without captions, by the names of things, which photographs would suit better (--model names):")
     typer.echo("\n".join([*result.by_names, "", "Trained on captions:", "", result.table]))
     for query, hits in zip(QUERIES, result.answers, strict=True):
-        shown = ", ".join(
-            f"{hit.label}{' (held out)' if hit.held_out else ''} {hit.score:.2f}" for hit in hits[:5]
-        )
+        shown = ", ".join(f"{hit.label}{' (held out)' if hit.held_out else ''} {hit.score:.2f}" for hit in hits[:5])
         typer.echo(f"{query!r}: {shown}" + (f"\n  ({BEYOND[query]})" if query in BEYOND else ""))
     typer.echo(f"\nreport: {result.report}\ncontact sheet (open it in a browser): {result.contact_sheet}")
     typer.echo(f"search it yourself: openvse search {result.index} 'angry face'")
