@@ -16,6 +16,7 @@ from openvse.model.two_tower import TwoTower
 from openvse.registry import Provided, installed
 from openvse.retrieval.comparison import ModelComparison, captions_below
 from openvse.retrieval.hit_reranker import HitReranker
+from openvse.retrieval.names import write_model_of_names
 from openvse.runtime.model import MODEL_LOADER, ModelLoader, WholeModel
 from openvse.search.exact import ItemComparison
 from openvse.tasks.load import load_same, load_two_tower
@@ -27,6 +28,7 @@ from openvse_papers.vqa.explain import load_served
 def test_every_function_that_is_asked_for_is_provided() -> None:
     wanted: dict[str, object] = {"answerer": load_served, "captions": captions_below}
     wanted |= {"comparison": ModelComparison, "explainer": look_as_json, "model_size": megabytes_of}
+    wanted |= {"model_of_names": write_model_of_names}
     wanted |= {"reranker": HitReranker, "same_model": load_same, "sentences": bank_sentences}
     wanted |= {"stored_features": find_stored_features, "towers": write_towers}
     wanted |= {"store_address": read_address, "store_catalogue": StoreCatalogue}

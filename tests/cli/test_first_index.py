@@ -103,6 +103,22 @@ def test_where_nobody_may_write_the_index_is_in_the_cache(photos: Path, monkeypa
     assert hits(invoke("search", photos, "red", "--json"))[0] == "red.jpg"
 
 
+def test_an_index_of_somebody_else_or_a_link_is_not_used(photos: Path, monkeypatch, invoke, tmp_path: Path) -> None:
+    photos.chmod(0o700)
+    assert hits(invoke("search", photos, "red", "--yes", "--json"))[0] == "red.jpg"
+    out, kept = photos.parent / "photos.index", photos.parent / "cache" / "openvse" / "indexes"
+    assert out.stat().st_mode & 0o777 == 0o700 and not kept.exists()
+    with monkeypatch.context() as other:
+        other.setattr(os, "getuid", lambda: 12345)
+        assert opening.place_of_index(photos).parent == kept
+    out.rename(tmp_path / "theirs")
+    out.symlink_to(tmp_path / "theirs")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "theirs").iterdir()}
+    result = invoke("search", photos, "red", "--yes", "--json")
+    assert hits(result)[0] == "red.jpg" and str(out) in result.stderr and len([*kept.iterdir()]) == 1
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "theirs").iterdir()} == before
+
+
 def test_an_index_that_another_process_writes_is_searched_as_it_is(photos: Path, invoke, monkeypatch) -> None:
     assert hits(invoke("search", photos, "red", "--yes", "--json"))[0] == "red.jpg"
     (photos / "more.jpg").write_bytes(jpeg("blue"))

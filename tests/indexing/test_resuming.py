@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from openvse import pipeline
 from openvse.errors import IndexFormatError
 from openvse.files import LOCK
 from openvse.indexing import Index, build_index
-from openvse.indexing.manifest import MANIFEST, UNFINISHED
+from openvse.indexing.manifest import MANIFEST, UNFINISHED, IndexManifest, IndexSettings
 from openvse.types import EmbeddingSet
 from tests.full_disk import full_disk
 
@@ -192,3 +193,23 @@ def test_a_disk_that_is_full_leaves_the_old_index(model: ColourModel, photos: Pa
     assert len(Index.open(out, check=True)) == 20
     build_index(model, photos, out)
     assert_like_a_fresh_one(out, photos, model)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_signal_just_after_an_index_got_its_name_removes_none_of_its_files(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    out, write = tmp_path / "index", IndexManifest.write
+    if overwrite:
+        build_index(ColourModel(), photos, out)
+
+    def stopped(self: IndexManifest, *words: Any) -> None:
+        write(self, *words)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(IndexManifest, "write", stopped)
+        build_index(ColourModel(), photos, out, overwrite=overwrite, settings=IndexSettings(dtype="float16"))
+    Index.open(out, check=True)
+    build_index(ColourModel(), photos, out)
+    assert len(Index.open(out, check=True)) == len(NAMES)

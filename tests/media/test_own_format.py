@@ -16,7 +16,7 @@ from openvse.media.listing import UNNAMED, list_media
 from openvse.media.names import IMAGE_FORMATS, format_of, is_image, names_image
 from openvse.media.videos import read_frames
 from openvse.registry import load_plugin
-from openvse.serving.decoding import Decoders
+from openvse.serving.decoding import Decoders, plugins_of_formats
 
 PLUGIN = """
 from openvse.media.formats import ImageFormat
@@ -89,7 +89,7 @@ def test_a_large_or_damaged_one_is_refused() -> None:
 
 
 @pytest.mark.medium
-def test_the_processes_of_a_server_read_it() -> None:
+def test_the_processes_of_a_server_read_it(tmp_path: Path) -> None:
     async def decoded() -> bytes:
         decoders = Decoders(1, 60.0)
         try:
@@ -99,6 +99,9 @@ def test_the_processes_of_a_server_read_it() -> None:
         finally:
             decoders.close()
 
+    (tmp_path / "pool.py").write_text("import torch")  # for which they have no memory
+    load_plugin(tmp_path / "pool.py")
+    assert plugins_of_formats() == [tmp_path / "tile.py"]
     assert asyncio.run(decoded()) == WHOLE[8:]
 
 

@@ -50,6 +50,7 @@ class IndexFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._published: tuple[FoundIndex, ...] = ()
         with ExitStack() as opening, disk_errors(path):
             opening.enter_context(made(path))
             # No other process writes here from now on, whose files this one would remove at the end.
@@ -85,6 +86,7 @@ class IndexFolder:
 
     def publish(self, name: str, index: FoundIndex) -> None:
         """Make an index the one under a name. As the index itself, it takes the place of an unfinished one."""
+        self._published = (index,)  # whose files stay, should a signal come before the next lines have run
         if (before := self.find(name)) is None or before.manifest != index.manifest:
             index.manifest.write(self.path, name)
         if name == MANIFEST:
@@ -117,7 +119,7 @@ class IndexFolder:
     def _named(self) -> set[str] | None:
         """Return the files that belong to an index, or None if one cannot be understood."""
         named: set[str] = set()
-        for index in self._indexes.values():
+        for index in (*self._indexes.values(), *self._published):
             if not isinstance(index, FoundIndex):
                 return None
             named |= {index.manifest.items, f"{index.manifest.items}-journal"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -296,13 +297,27 @@ def holds_pictures(place: str | Path) -> bool:
         return False
 
 
+def _is_own(index: Path) -> bool:
+    """Return whether an index, if it is there, belongs to this user with all of its files, and none is a link."""
+    if not os.path.lexists(index) or not hasattr(os, "getuid"):  # Windows
+        return True
+    stats = [each.lstat() for each in (index, *(index.iterdir() if index.is_dir() else ()))]
+    return all(each.st_uid == os.getuid() and not stat.S_ISLNK(each.st_mode) for each in stats)
+
+
 def place_of_index(folder: Path) -> Path:
-    """Return the present or future place of the index of a folder: beside it, or in the user's cache if need be."""
+    """Return the present or future place of the index of a folder: beside it, or in the user's cache if need be.
+
+    What somebody else has put beside a folder is not used.
+    """
     whole = folder.resolve()
     beside = whole.parent / f"{whole.name}.index"
     cache = user_cache() / "indexes"
     name = f"{whole.name}-{hashlib.blake2b(os.fsencode(whole), digest_size=6).hexdigest()}"
     is_beside = os.access(whole.parent, os.W_OK) and whole.name
+    if not _is_own(beside):
+        _logger.warning("%s is a link or not all yours, so it is not used: name it, if you trust it", escaped(beside))
+        return cache / name
     places = [beside, cache / name] if is_beside else [cache / name, beside]
     return next((each for each in places if (each / MANIFEST).is_file()), places[0])
 
@@ -331,6 +346,8 @@ def open_pictures(
         plan = FirstIndex(folder, out, chosen or _FIRST_MODEL, count)
         agreed(plan)
         loaded = plan.load(device, is_chosen=bool(chosen))
+        out.mkdir(parents=True, exist_ok=True)
+        out.chmod(0o700 | (folder.stat().st_mode & 0o777))  # whoever may not see the pictures sees no index of them
         return out, loaded, index(loaded, folder, out, progress=progress).items
     own = model == BUILT_IN and (out / _OWN_MODEL).is_dir()
     loaded = load_for_index(out, read_manifest(out), None if own else model, device=device)

@@ -18,6 +18,7 @@ from PIL import Image
 
 from openvse.errors import BadImageError, OpenVSEError
 from openvse.media.images import pixel_limit, read_image
+from openvse.media.names import known_formats
 from openvse.media.videos import read_poster
 from openvse.registry import load_plugin, loaded_plugins
 from openvse.serving.batching import BusyError
@@ -100,12 +101,18 @@ class SlowImageError(BadImageError):
     """The decoding of a picture was ended, because it took too long."""
 
 
+def plugins_of_formats() -> list[Path]:
+    """Return the plug-ins that add a format. Others may import PyTorch, for which a decoder has no memory."""
+    modules = {getattr(each.opens, "__module__", "") for each in known_formats()}
+    return [path for path in loaded_plugins() if f"openvse_plugin_{path.stem}" in modules]
+
+
 class _Decoder:
     """A process that decodes. It gets no secrets, and imports nothing from the folder where the server runs."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM, *map(str, loaded_plugins())],
+            [sys.executable, "-P", "-c", _PROGRAM, *map(str, plugins_of_formats())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # decoders write there what a file says
