@@ -9,8 +9,8 @@ Images and sentences are described once, as the aggregators of ``folder`` do it,
 images that are drawn from the training split as ``own_folder.py`` draws them, and measured plainly and with hubs taken
 out by a bank of the images that they were solved from: without names, with them, and with both sides whitened by the
 errors of left-out images. Size 0 knows no caption and takes the mean of the images that are searched. ``--shuffled``
-gives the classes each other's names. ``--middle`` takes a store that ``backbone.middle=true`` made. ``--words`` prints, without captions, which share of the ten best images for a
-word has it in a caption, and which share of all images.
+gives the classes each other's names. ``--middle`` takes a store that ``backbone.middle=true`` made. ``--words`` prints,
+without captions, which share of the ten best images for a word has it in a caption, and which share of all images.
 """
 
 from __future__ import annotations
