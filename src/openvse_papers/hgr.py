@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from openvse.aggregators.base import Aggregator, require_same_width
 from openvse.aggregators.learned import AttentionPool
 from openvse.encoders.words_encoder import GRUStart, WordsEncoder, opened_text
-from openvse.errors import DataError, ModelError, RecipeError, decoded_text, install
+from openvse.errors import DataError, ModelError, RecipeError, decoded_text, importing
 from openvse.files import parse_json
 from openvse.functional import MASKED, normalize, places_of
 from openvse.layers.attention import checked_dropout
@@ -302,12 +302,10 @@ def _graph(sentence: str, nodes: Mapping[str, Any], edges: Sequence[Sequence[str
 
 def tag_words(words: Sequence[str]) -> list[str]:
     """Return the universal word class of each word. Raise ModelError if ``denckring-en-pos`` is not installed."""
-    try:
+    with importing(
+        "graphs of captions without annotation need a tagger", "graphs", ModelError, more=", or set tagger: none"
+    ):
         from denckring_en_pos import tagger
-    except ImportError as error:
-        raise ModelError(
-            f"graphs of captions without annotation need a tagger: {install('graphs')}, or set tagger: none"
-        ) from error
     return [str(label).partition("|")[0] for label in tagger().tag(list(words))] if words else []
 
 

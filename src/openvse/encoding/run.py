@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float
 
 from openvse.encoding.listing import RecordKind, RecordList, list_records
-from openvse.errors import DataError, IndexDamagedError, ModelError, OpenVSEError, install
+from openvse.errors import DataError, IndexDamagedError, ModelError, importing
 from openvse.files import parse_json, read_text, replacing_files, settle
 from openvse.indexing.database import Root
 from openvse.indexing.embedding import Embedder, Sharing, keep_batches
@@ -176,11 +176,9 @@ def _repeated(texts: Sequence[str], times: int) -> list[str]:
 
 def _import_parquet() -> tuple[ModuleType, ModuleType]:
     """Return pyarrow and its Parquet module. Raise OpenVSEError if pyarrow is not installed."""
-    try:
+    with importing("Parquet needs pyarrow", "parquet"):
         import pyarrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise OpenVSEError(f"Parquet needs pyarrow: {install('parquet')}") from error
     return pyarrow, parquet
 
 

@@ -28,7 +28,7 @@ from openvse.aggregators.base import Aggregator, RankedPooling
 from openvse.aggregators.learned import AdPool
 from openvse.backbones.fine_tuning import without_adapters
 from openvse.corpus import Corpus
-from openvse.errors import ModelError, install, message_of
+from openvse.errors import ModelError, importing, message_of
 from openvse.exporting.checking import (
     OF_WORDS,
     PROBES,
@@ -157,11 +157,6 @@ def traced(program: nn.Module, example: Sequence[Tensor], longest: int | None, s
 def write_onnx(traced_program: Any, names: Sequence[str], path: Path, side: str) -> None:
     """Write a program as an ONNX file."""
     try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ModelError("an export to ONNX needs more packages: pip install onnx onnxscript") from error
-    try:
         with _silence(), torch.no_grad():
             made: Any = torch.onnx.export(
                 traced_program,
@@ -192,10 +187,8 @@ def quantize(path: Path) -> None:
     because ONNX Runtime has no fast dynamic form of them. The integers are unsigned: products with signed ones overflow
     on processors without VNNI.
     """
-    try:
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-    except ImportError as error:
-        raise ModelError("int8 needs more packages: pip install onnx onnxruntime") from error
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
     rounded = path.with_suffix(".int8")
     logging.getLogger("root").addFilter(_no_advice)
     try:
@@ -316,12 +309,8 @@ def _export_sentences(model: TwoTower, folder: Path, progress: Callable[[int, in
             "the embeddings of this model are distributions, but sentence-transformers compares embeddings by their "
             "cosines: export it as onnx"
         )
-    try:
+    with importing("the format sentence_transformers needs the library", "sentence-transformers", ModelError):
         from sentence_transformers import SentenceTransformer
-    except ImportError as error:
-        raise ModelError(
-            f"the format sentence_transformers needs the library: {install('sentence-transformers')}"
-        ) from error
     from openvse.sentences.modules import TextTower
 
     spec = model.spec.model_dump(mode="json")

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 
-from openvse.errors import BadFeaturesError, DataError, install
+from openvse.errors import BadFeaturesError, DataError, importing
 from openvse.features.arrays import ArrayRows, num_real
 from openvse.features.store import IMPORTED, MANIFEST, FeatureStore, StoreDtype
 from openvse.features.writer import FeatureStoreWriter
@@ -251,10 +251,8 @@ def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     ``[items, N, C]``, with the ids in a data set ``ids`` or in a text file, and optional data sets of boxes, sizes and
     ``num_boxes``. Without ``num_boxes``, rows of zeros at the end of an item are padding.
     """
-    try:
+    with importing("HDF5 needs the package h5py", "hdf5", DataError):
         import h5py
-    except ImportError as error:
-        raise DataError(f"HDF5 needs the package h5py: {install('hdf5')}") from error
     try:
         file = h5py.File(source, "r", rdcc_nbytes=_CACHE_BYTES)
     except OSError as error:

@@ -248,10 +248,8 @@ def each_alone(inputs: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]
 
 def open_program(path: Path, threads: int | None = None) -> Any:
     """Open an ONNX file on the CPU. Raise ModelError if it is damaged, or it or ONNX Runtime is missing."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ModelError("an exported model needs ONNX Runtime: pip install onnxruntime") from error
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     # Threads that spin after a sentence would slow the search that follows.

@@ -344,12 +344,8 @@ def _mended(sentence: str) -> str:
     """Return a sentence repaired by ``ftfy``. Printable ASCII without references needs no repair."""
     if sentence.isascii() and sentence.isprintable() and "&" not in sentence:
         return sentence
-    try:
-        from ftfy import fix_text
-    except ImportError as error:
-        raise ModelError(
-            "the sentences of this model need OpenCLIP's cleaning, but ftfy is not installed: pip install ftfy"
-        ) from error
+    from ftfy import fix_text
+
     mended: str = fix_text(sentence)
     return mended
 

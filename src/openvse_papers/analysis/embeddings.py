@@ -18,7 +18,7 @@ from openvse.aggregators.simple import Mean
 from openvse.corpus import Corpus
 from openvse.encoders.projections import NoProjection
 from openvse.encoders.transformers_text import TransformersText
-from openvse.errors import OpenVSEError, install
+from openvse.errors import OpenVSEError, importing
 from openvse.functional import best_of_pairs, normalize, pad
 from openvse.model.tower import Tower
 from openvse.model.two_tower import TwoTower, embed
@@ -217,10 +217,8 @@ IMAGES = 400
 
 def require_sklearn() -> None:
     """Raise OpenVSEError if scikit-learn, which computes the map, is not installed."""
-    try:
+    with importing("the map of embeddings needs scikit-learn", "map", more=", or leave --map out"):
         import sklearn.manifold  # noqa: F401
-    except ImportError as error:
-        raise OpenVSEError(f"the map of embeddings needs scikit-learn: {install('map')}, or leave --map out") from error
 
 
 def _draw_map(embedded: Sequence[Embedded]) -> Figure:
