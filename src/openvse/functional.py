@@ -302,8 +302,7 @@ def require_one_space(images: EmbeddingSet, texts: EmbeddingSet) -> None:
     widths = images.vectors.shape[2], texts.vectors.shape[2]
     if widths[0] != widths[1]:
         raise DataError(
-            f"the embeddings of the images are {widths[0]} wide, but the texts' are {widths[1]} wide: give "
-            f"embeddings in one space"
+            f"the embeddings of images are {widths[0]} wide, those of texts {widths[1]}: give embeddings in one space"
         )
 
 

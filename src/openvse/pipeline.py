@@ -352,8 +352,7 @@ def _connect(ray: Any, workers: Workers) -> bool:
             ray.init(address=workers.cluster, **_QUIET)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise OpenVSEError(
-            f"no Ray cluster answers at {workers.cluster} ({message_of(error)}): start one with 'ray start', or leave "
-            f"--cluster out"
+            f"no Ray cluster answers at {workers.cluster} ({message_of(error)}): run 'ray start' or leave --cluster out"
         ) from error
     return True
 

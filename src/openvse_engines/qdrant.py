@@ -65,10 +65,7 @@ class QdrantStore(CatalogueStore):
                     kind = models.PayloadSchemaType(schema)
                     self._client.create_payload_index(address.name, field, kind, wait=True)
         if not exists and not create:
-            raise EngineError(
-                f"the Qdrant server {address.url} has no collection {address.name}: run 'openvse index' again, which "
-                f"makes it"
-            )
+            raise EngineError(f"Qdrant at {address.url} has no collection {address.name}: run 'openvse index' again")
 
     @classmethod
     def split(cls, word: str) -> tuple[str, str]:
@@ -213,9 +210,8 @@ def _errors_of(url: str) -> Iterator[None]:
         raise
     except Exception as error:  # the errors of the client and of its HTTP library have no common class
         raise EngineError(
-            f"the Qdrant server {public_url(url)} cannot be used ({without_secrets(str(error), url)}): check that it "
-            f"runs, that {KEY_VARIABLE} holds its key and --engine or {URL_VARIABLE} its URL, or search with "
-            f"--engine exact"
+            f"Qdrant at {public_url(url)} cannot be used ({without_secrets(str(error), url)}): check that it runs, "
+            f"that {KEY_VARIABLE} holds its key and --engine or {URL_VARIABLE} its URL, or search with --engine exact"
         ) from None
 
 

@@ -297,18 +297,14 @@ def _bigru(weights: Weights, embed_dim: int) -> dict[str, Any]:
         raise CheckpointError("its GRU reads in one direction: openvse's bigru reads in both")
     hidden = shape(weights, "rnn.weight_hh_l0", axes=2)[1]
     if hidden not in (embed_dim, embed_dim / 2) or words < 4:
-        raise CheckpointError(
-            f"its GRU is {hidden} wide, but its images are {embed_dim} wide: give a checkpoint of the released code"
-        )
+        raise CheckpointError(f"its GRU is {hidden} wide, and its images {embed_dim}: give one of the released code")
     return {"name": "bigru", "word_dim": word_dim, "tokenizer": "nltk", "size_augmentation": "bert_style"}
 
 
 def _resnet(weights: Weights, begin: str, *, caffe: bool) -> dict[str, Any]:
     """Return the image encoder of a residual network, or of the detector's, by the shapes of its weights."""
     if f"{begin}layer4.0.conv1.weight" not in weights:
-        raise CheckpointError(
-            "its CNN is neither a ResNet nor a ResNeXt: only these networks of torchvision are converted"
-        )
+        raise CheckpointError("its CNN is neither a ResNet nor a ResNeXt: only these of torchvision are converted")
     inner_dim = shape(weights, f"{begin}layer1.0.conv1.weight", axes=4)[0]
     bottleneck = f"{begin}layer1.0.conv3.weight" in weights
     if caffe and not bottleneck:
@@ -564,8 +560,7 @@ def _write_words(plan: ReleasedPlan, vocabulary: str | None, folder: Path, optio
     """Write the vocabulary of a plan, and return its weights with the word embeddings in this order."""
     if vocabulary is None:
         raise CheckpointError(
-            f"the words of the model are not in its checkpoint: give its vocabulary with --vocabulary "
-            f"(in the repository: {plan.vocabulary})"
+            f"the checkpoint has no words: give its vocabulary with --vocabulary (in the repository: {plan.vocabulary})"
         )
     words, embedded = read_vocabulary(Path(vocabulary)), plan.weights[WORDS]
     ids = {word: row for row, word in enumerate(words)}
@@ -605,8 +600,7 @@ def _write_pieces(plan: ReleasedPlan, vocabulary: str | None, folder: Path, opti
             tokenizer = load_tokenizer(source)
         except ModelError as error:
             raise CheckpointError(
-                f"{error}, or give the vocab.txt of {plan.vocabulary} with --vocabulary, because the checkpoint does "
-                f"not hold it"
+                f"{error}, or give the vocab.txt of {plan.vocabulary} with --vocabulary, as the checkpoint lacks it"
             ) from error
         tokenizer.save_pretrained(folder)
         pieces = list(tokenizer.get_vocab())

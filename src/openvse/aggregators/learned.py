@@ -420,8 +420,7 @@ class PIENet(Aggregator):
         super().__init__()
         if not with_global and (combine == "concatenate" or num_embeddings == 0):
             raise RecipeError(
-                "pie_net has with_global: false, and num_embeddings: 0 or combine: concatenate needs the global "
-                "vector: change one of them"
+                "pie_net has with_global: false, but num_embeddings: 0 and combine: concatenate need it: change one"
             )
         self.needs_pooled, self.yields_residual = with_global, not joined
         self.combine, self.joined = combine, joined
@@ -445,9 +444,7 @@ class PIENet(Aggregator):
     def forward(self, features: Features) -> EmbeddingSet:
         """Make ``vectors`` and ``residual``, ``[B, K, D]``. Raise ModelError if there is no global vector."""
         if self.needs_pooled and features.pooled is None:
-            raise ModelError(
-                "pie_net needs Features.pooled: give the encoder global_vector: mean (images) or output: words (bigru)"
-            )
+            raise ModelError("pie_net needs Features.pooled: set global_vector: mean (images) or output: words (bigru)")
         if self.num_embeddings == 0:
             assert features.pooled is not None
             vectors = features.pooled.unsqueeze(1)

@@ -317,8 +317,7 @@ def option_as_said(value: Any, where: str) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ModelError(
-        f"{where} is {value!r}, which a recipe cannot express: give the model its spec when you make it, or use an "
-        f"option of plain values"
+        f"{where} is {value!r}, which a recipe cannot express: make the model with its spec, or take a plain value"
     )
 
 
@@ -396,8 +395,7 @@ class Pool(nn.Module):
         wanted = f"float [{len(local)}, {width or 'D'}]"
         if global_vector is None:
             raise DataError(
-                f"{type(self.aggregator).__name__} needs a global vector of each item, but got none: give one as the "
-                f"third argument, {wanted}"
+                f"{type(self.aggregator).__name__} needs global vectors: give them as the third argument, {wanted}"
             )
         shape = list(global_vector.shape)
         if len(shape) != 2 or shape[0] != len(local) or width not in (None, shape[1]):
@@ -409,8 +407,7 @@ class Pool(nn.Module):
         width = self.aggregator.arguments().get("input_dim")
         if local.dim() != 3 or not local.is_floating_point() or width not in (None, local.shape[2]):
             raise DataError(
-                f"the local features are {local.dtype} {list(local.shape)}: give a float tensor "
-                f"[items, elements, {width or 'width'}]"
+                f"the features are {local.dtype} {list(local.shape)}: give floats [items, elements, {width or 'width'}]"
             )
         if mask is None:
             mask = torch.ones(local.shape[:2], dtype=torch.bool, device=local.device)

@@ -292,9 +292,7 @@ class EfficientNetLite2(EfficientNetLite):
 def _sizes(native: int, image_size: int | None, scales: tuple[int, ...] | None) -> tuple[int, ...]:
     """Return the sizes in pixels at which the network sees an image."""
     if scales is not None and (image_size is not None or not scales or len(set(scales)) < len(scales)):
-        raise RecipeError(
-            f"scales is {scales} and image_size {image_size}: give one of them, and each size in scales once"
-        )
+        raise RecipeError(f"scales is {scales} and image_size {image_size}: give one of them, each size in scales once")
     sizes = scales or (native if image_size is None else image_size,)
     if min(sizes) < STRIDE:
         name = "image_size" if scales is None else "one of scales"

@@ -150,8 +150,7 @@ def _check(windows: tuple[tuple[int, float], ...]) -> None:
     for count, share in windows:
         if count < 1 or not 0 < share <= 1:
             raise RecipeError(
-                f"windows has ({count}, {share:g}): give a number a side of 1 or more, and a share of the image's "
-                f"sides above 0 and at most 1"
+                f"windows has ({count}, {share:g}): give 1 or more a side, and a share of the sides above 0, at most 1"
             )
 
 
@@ -205,9 +204,7 @@ class Frames(NestedBackbone):
             )
         image = backbone(assets=assets)
         if image.fingerprint is None or image.reads_videos:
-            raise RecipeError(
-                "backbone must be one that sees images, such as efficientnet_lite0 or transformers_vision"
-            )
+            raise RecipeError("backbone must see images, such as efficientnet_lite0 or transformers_vision")
         stored = f"even:{num_frames}" if even else f"{fps:g}fps:{stored_frames}"
         super().__init__(image, fingerprint=f"frames:{image.fingerprint}:{stored}")
         most = num_frames if even else stored_frames

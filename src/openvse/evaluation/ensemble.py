@@ -72,10 +72,7 @@ class Member:
             ModelError: the similarity is a function that scores only whole blocks.
         """
         if not isinstance(self.similarity, Similarity):
-            raise ModelError(
-                "its similarity scores only whole blocks: give a similarity that scores listed pairs, such as fused or "
-                "set_max"
-            )
+            raise ModelError("its similarity scores only whole blocks: give one of pairs, such as fused or set_max")
         parts = []
         for some in zip(torch.split(images, _PAIRS_AT_ONCE), torch.split(texts, _PAIRS_AT_ONCE), strict=True):
             some_images, rows = _distinct(self.images, some[0], self.device)

@@ -75,9 +75,7 @@ class Local:
             return None
         if self.boxes.shape != (len(self.features), 4) or self.boxes.dtype.kind not in "fiu":
             stored = f"{self.boxes.dtype} {list(self.boxes.shape)}"
-            raise BadFeaturesError(
-                f"its boxes are {stored}, not [{len(self.features)}, 4]: give one for each local feature"
-            )
+            raise BadFeaturesError(f"its boxes are {stored}, not [{len(self.features)}, 4]: give one for each feature")
         boxes = self.boxes.astype(np.float32)
         if boxes.max(initial=0.0) > 1:
             if self.size is None or min(self.size) <= 0:
@@ -407,9 +405,7 @@ def _floats(text: bytes, what: str, count: int) -> Float[np.ndarray, "count _"]:
     except binascii.Error as error:
         raise BadFeaturesError(f"its {what} are not base64 ({error}): cut off or damaged") from error
     if not content or len(content) % (4 * count):
-        raise BadFeaturesError(
-            f"its {what} have {len(content)} bytes, which do not divide into {count} rows of float32"
-        )
+        raise BadFeaturesError(f"its {what} have {len(content)} bytes, which do not make {count} rows of float32")
     return np.frombuffer(content, "<f4").reshape(count, -1)
 
 
@@ -429,9 +425,7 @@ def _detect(source: Path) -> str:
         return str(kinds.pop())
     listed = ", ".join(sorted(map(str, kinds)))
     content = f"files of several kinds ({listed})" if kinds else "no feature files"
-    raise DataError(
-        f"{source} holds {content}: give .tsv, .npz, .npy or .h5 files, or --kind {'|'.join(FEATURE_FILES)}"
-    )
+    raise DataError(f"{source} holds {content}: give .tsv, .npz, .npy or .h5, or --kind {'|'.join(FEATURE_FILES)}")
 
 
 _NUMBER = re.compile(r"(?:^|_)0*(\d+)$")

@@ -386,9 +386,7 @@ class FeatureStore:
         Raise StoreError if the store has no boxes, or the file has become shorter since the store was opened.
         """
         if not self.has_boxes:
-            raise StoreError(
-                f"feature store {self.path} has no boxes: make one from features with boxes, by 'openvse data import'"
-            )
+            raise StoreError(f"feature store {self.path} has no boxes: make one with boxes by 'openvse data import'")
         return torch.from_numpy(self._read(BOXES, positions))
 
     def _read(self, name: str, positions: Int[np.ndarray, "B"]) -> Shaped[np.ndarray, "B N _"]:
@@ -460,9 +458,7 @@ def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureSto
             f"import the features that the model reads, or give another folder"
         )
     remedy = "name one of them" + (", or set image.encoder.made_by" if fingerprint is None else "")
-    raise StoreError(
-        f"{len(fitting)} feature stores in {path} belong to {wanted} ({_listed(fitting.items())}): {remedy}"
-    )
+    raise StoreError(f"{len(fitting)} stores in {path} belong to {wanted} ({_listed(fitting.items())}): {remedy}")
 
 
 def _listed(stores: Iterable[tuple[Path, StoreManifest]]) -> str:

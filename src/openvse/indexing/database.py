@@ -173,9 +173,7 @@ class Database:
             yield
         except (sqlite3.DatabaseError, ValueError) as error:
             if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
-                raise IndexFormatError(
-                    f"index {self.path.parent} is busy, as another process writes to it: try again"
-                ) from error
+                raise IndexFormatError(f"index {self.path.parent} is busy with another process: try again") from error
             raise damaged(self.path.parent, f"{self.path.name}: {error}") from error
 
     @contextmanager

@@ -95,10 +95,7 @@ class Start:
         origins = take_weights(model, self.model)
         if not any(origin.taken for origin in origins):
             reasons = "; ".join(map(str, origins))
-            raise RecipeError(
-                f"start: no part of {self.name} agrees with the recipe ({reasons}): leave the start out, "
-                f"or name its parts"
-            )
+            raise RecipeError(f"start: no part of {self.name} fits the recipe ({reasons}): leave it out, or name parts")
         return origins
 
 

@@ -60,8 +60,7 @@ class ReportedRun:
         source = section(self.recipe, "data").get("source")
         if not isinstance(source, str):
             raise OpenVSEError(
-                f"{self.named.source} does not name its data: give --on DATA, or --no-test to leave out the "
-                f"figures on a test set"
+                f"{self.named.source} does not name its data: give --on DATA, or --no-test for no test figures"
             )
         return source
 
@@ -76,8 +75,7 @@ class ReportedRun:
         store = next((place for place in places if place.exists()), None)
         if store is None and stated != AUTO:
             raise OpenVSEError(
-                f"{self.named.source} was trained with the feature store {stated}, which is missing: give "
-                f"--features STORE, or --no-test"
+                f"the feature store {stated} of {self.named.source} is missing: give --features STORE, or --no-test"
             )
         return store
 

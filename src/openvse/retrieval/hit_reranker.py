@@ -107,10 +107,7 @@ class HitReranker:
         )
         if not scores.isfinite().all():
             _, hit = pairs[int((~scores.isfinite()).nonzero()[0])]
-            raise ModelError(
-                f"the re-ranking model scores {hit.id} as NaN or infinite, so it cannot rank the images: check its "
-                f"weights and features"
-            )
+            raise ModelError(f"the re-ranking model scores {hit.id} as NaN or infinite: check its weights and features")
         for (number, hit), score in zip(pairs, scores.tolist(), strict=True):
             anew[number][hit.id] = self._weight * score + (1 - self._weight) * hit.score
         return anew

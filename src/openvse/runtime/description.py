@@ -96,6 +96,5 @@ def read_description(folder: str | Path) -> Description:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{path} is damaged ({error}): export the model again") from error
     raise ModelError(
-        f"{path} has format {kind[0]} {kind[1]}, but this openvse reads {FORMAT} {VERSION}: update openvse, or export "
-        f"the model again"
+        f"{path} has format {kind[0]} {kind[1]}, but openvse reads {FORMAT} {VERSION}: update openvse, or export again"
     )

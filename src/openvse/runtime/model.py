@@ -142,9 +142,7 @@ class OnnxModel:
     @cached_property
     def _preprocess(self) -> Preprocessing:
         if (reading := self.description.image.reading) is None:
-            raise ModelError(
-                "this model was exported for stored features and cannot read images: give features to encode_features"
-            )
+            raise ModelError("this model was exported for stored features: give them to encode_features")
         return Preprocessing.from_json(reading)
 
     def encode_features(self, features: Sequence[Float[np.ndarray, "N C"]], batch_size: int = 64) -> ArraySet:

@@ -65,9 +65,7 @@ def find_duplicates(
     if (Path(source) / MANIFEST).is_file():
         return _in_index(Index.open(source), SAME if threshold is None else threshold), []
     if threshold is not None:
-        raise DataError(
-            f"{source} is a folder of images, which are compared by their pixels: a threshold is for an index"
-        )
+        raise DataError(f"{source} is a folder of images, compared by their pixels: a threshold is for an index")
     (listing,) = each_once([list_media(source)])
     paths, problems = listing.paths, listing.problems()
     if not paths:

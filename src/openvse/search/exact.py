@@ -331,6 +331,5 @@ class ExactSearch:
         position = int(block.positions[bad[0]])
         name = self._names[position] if self._names else f"item {position}"
         raise IndexFormatError(
-            f"the embedding of {name} in the index holds NaN or infinite numbers, so the images cannot be ranked: run "
-            f"'openvse index' again"
+            f"the embedding of {name} in the index holds NaN or infinite numbers: run 'openvse index' again"
         )

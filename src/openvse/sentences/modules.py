@@ -66,9 +66,7 @@ class InFolder:
             local_files_only=local_files_only,
         )
         if folder is None:
-            raise ModelError(
-                f"{model_name_or_path} has no folder {subfolder!r}: save or download the whole model again"
-            )
+            raise ModelError(f"{model_name_or_path} has no folder {subfolder!r}: save or download the model again")
         return cls.read(Path(folder))
 
 

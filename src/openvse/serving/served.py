@@ -75,8 +75,7 @@ class Served:
         try:
             if engine.note.holds != "images":
                 raise IndexFormatError(
-                    f"{self._catalogue.place or 'the index'} holds sentences, and a server shows images: give an index "
-                    f"of images"
+                    f"{self._catalogue.place or 'the index'} holds sentences: give an index of images"
                 )
             self._folders = folders
             self._place = _anywhere([*map(Path, (root.path for root in engine.note.roots)), *folders])

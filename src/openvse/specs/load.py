@@ -131,9 +131,7 @@ def _check_nodes(events: Iterable[yaml.Event]) -> None:
             case yaml.AliasEvent():
                 nodes += sizes.get(event.anchor, 0)
         if len(around) > _MAX_DEPTH or nodes > _MAX_NODES:
-            raise RecipeError(
-                f"not read: it has more than {_MAX_DEPTH} levels or {_MAX_NODES:,} values, the most allowed"
-            )
+            raise RecipeError(f"not read: it has more than the {_MAX_DEPTH} levels or {_MAX_NODES:,} values allowed")
 
 
 def recipe_folders() -> Iterator[Path]:

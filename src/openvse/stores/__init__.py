@@ -55,9 +55,7 @@ class StoreKind:
         try:
             store: type[VectorStore] = getattr(import_module(module), name)
         except ModuleNotFoundError as error:
-            raise EngineError(
-                f"{name} needs the package {error.name}, which is not installed: {install(self.extra)}"
-            ) from error
+            raise EngineError(f"{name} needs the package {error.name}: {install(self.extra)}") from error
         return store
 
     def __call__(self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False) -> VectorStore:

@@ -103,9 +103,7 @@ def _stated_states(recipe: RunRecipe, encoder: TextEncoder) -> FeatureStore | No
     if (where := recipe.data.text_features) in (None, AUTO):
         return None
     if not states_can_be_stored(encoder):
-        raise RecipeError(
-            f"recipe: data.text_features names a store that text.encoder cannot read: {encoder.why_not_stored()}"
-        )
+        raise RecipeError(f"recipe: text.encoder cannot read data.text_features: {encoder.why_not_stored()}")
     return open_store(Path(where), encoder)
 
 

@@ -410,8 +410,7 @@ def measure_views(embedded: Embedded) -> list[Views]:
     ]
     if not statistics:
         raise OpenVSEError(
-            f"{embedded.name} has one embedding of each item, and no views: name a model with multi_view, pie_net or "
-            f"slot_attention"
+            f"{embedded.name} has one embedding an item: name a model with multi_view, pie_net or slot_attention"
         )
     return statistics
 

@@ -336,9 +336,7 @@ def _one_each(path: Path, lines: Sequence[str], num_images: int) -> list[str]:
     """Return the identifier of each image from a list with a line for each image, row or caption."""
     step, rest = divmod(len(lines), num_images)
     if rest or not step:
-        raise DataError(
-            f"{path}: {len(lines)} lines for {num_images} images: give a line for each image, row or caption"
-        )
+        raise DataError(f"{path}: {len(lines)} lines for {num_images} images: give a line an image, row or caption")
     ids = [line.strip() for line in lines]
     chosen = ids[::step]
     for start, item in zip(range(0, len(ids), step), chosen, strict=True):

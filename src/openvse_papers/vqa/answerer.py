@@ -321,9 +321,7 @@ def build_answerer(
     if assets is not None:
         answers = AnswerVocabulary.load(assets / ANSWERS_FILE)
     if answers is None:
-        raise RecipeError(
-            "a new model that answers questions needs answers to choose from: give training questions with answers"
-        )
+        raise RecipeError("a new model needs answers to choose from: give training questions with answers")
     torch.manual_seed(seed)
     image = None
     if spec.image is not None:
@@ -543,9 +541,7 @@ def write_results(path: Path, questions: QuestionSet, predictions: Sequence[str]
         DataError: the numbers of questions and predictions differ.
     """
     if len(predictions) != len(questions):
-        raise DataError(
-            f"{questions.name}: {len(predictions)} predictions for {len(questions)} questions: give one for each"
-        )
+        raise DataError(f"{questions.name}: {len(predictions)} answers to {len(questions)} questions: give as many")
     entries: list[dict[str, int | str]] = []
     for question, answer in zip(questions.questions, predictions, strict=True):
         name = question.question_id

@@ -185,9 +185,7 @@ def asked_image(path: str | Path) -> Asked:
     if exists and not is_file:
         raise OpenVSEError(f"{path}: this is no ordinary file: give the path of an image or a clip")
     if not exists:
-        raise OpenVSEError(
-            f"{path}: this image does not exist: check the path, or for a sentence end it unlike a file name"
-        )
+        raise OpenVSEError(f"{path}: this image does not exist: check the path, or end a sentence unlike a file name")
     return Asked(str(path), Path(path))
 
 

@@ -95,8 +95,7 @@ def serve(
     if mcp:
         if chosen != Settings(token=chosen.token, rerank_top=top, limits=limits):
             raise OpenVSEError(
-                "--mcp serves no page and listens on no address: leave out --host, --port, --allow-public, --name, "
-                "--title and --example"
+                "--mcp has no page or address: leave out --host, --port, --allow-public, --name, --title and --example"
             )
         source = source_of(index, model, images, engine)
         run_stdio(load_service(source, chosen, model, second, answer, device, threads, watch=watch))

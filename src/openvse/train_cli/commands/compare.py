@@ -199,9 +199,7 @@ def on_own_data(runs: Sequence[ReportedRun], request: Request) -> Request:
     """Return the request with the data of the recipes, and with their store, if it is one and none is named."""
     data = list(dict.fromkeys(run.data() for run in runs))
     if len(data) != 1:
-        raise OpenVSEError(
-            f"the runs name no common data ({', '.join(data) or 'none'}): give --on DATA to evaluate all on the same"
-        )
+        raise OpenVSEError(f"the runs name no common data ({', '.join(data) or 'none'}): give --on DATA for all")
     stores = set() if request.features else {run.store() for run in runs} - {None}
     return replace(request, data=data[0], features=request.features or tuple(filter(None, stores))[:1])
 

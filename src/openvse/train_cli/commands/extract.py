@@ -168,8 +168,6 @@ def _of_texts(name: str, data: str, options: Mapping[str, Any]) -> _Extraction:
     context = {"embed_dim": 2, "captions": corpus.captions, "assets": None}
     encoder = build_part(TEXT_ENCODERS, Part(**{**usual, **options, "name": name}), name, context)
     if not isinstance(encoder, TransformersText):
-        raise ModelError(
-            f"{name} does not have a text model whose states can be stored: extract with transformers_text"
-        )
+        raise ModelError(f"{name} has no text model whose states can be stored: extract with transformers_text")
     run = partial(extract_text_features, encoder, corpus.captions)
     return _Extraction(encoder.fingerprint, run, TEXTS_AT_ONCE, corpus.problems, "texts")
