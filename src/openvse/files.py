@@ -481,8 +481,7 @@ def locked(folder: Path, what: str, refusal: type[OpenVSEError]) -> Iterator[Non
         import fcntl
     except ImportError as error:  # on Windows
         raise refusal(
-            f"{what} {folder} cannot be locked, because this system lacks the locks of POSIX: write it on Linux or "
-            f"macOS, or in WSL on Windows"
+            f"{what} {folder} cannot be locked without POSIX: write it on Linux or macOS, or in WSL"
         ) from error
     _let_go_in_children()
     with writing(folder):

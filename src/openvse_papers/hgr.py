@@ -251,8 +251,7 @@ def read_role_graphs(path: Path) -> dict[str, RoleGraph]:
         raise DataError(f"role graphs {path} cannot be read ({error.strerror}): give a JSON file") from error
     except (ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
         raise DataError(
-            f"role graphs {path} are not in the format of HGR, {{sentence: [nodes, edges]}} ({error!r}): give its "
-            f"sent2rolegraph file"
+            f"{path} is not {{sentence: [nodes, edges]}} ({error!r}): give the sent2rolegraph file of HGR"
         ) from error
 
 

@@ -158,8 +158,7 @@ def find_encoders(tree: Any) -> ReleasedCheckpoint:
         image, text = (again(everything, side, "") for side in ("img_enc.", "txt_enc."))
     if not image or not text:
         raise CheckpointError(
-            "it does not hold an image and a text encoder as VSE-infinity, PVSE and VSE+2AD save them: give a "
-            "checkpoint of one of these repositories"
+            "it holds no encoders of VSE-infinity, PVSE or VSE+2AD: give a checkpoint of these repositories"
         )
     options = whole.get("opt", whole.get("args", {}))
     progress = {key: whole[key] for key in PROGRESS if isinstance(whole.get(key), int | float)}
@@ -404,10 +403,7 @@ def _plan_pvse(released: ReleasedCheckpoint, name: str, aggregator: Any, pooling
     refuse_options(options, {"order": "openvse has no PIE-Nets whose embeddings are absolute values"})
     heads = [n for side in (image, text) for n in side if n.endswith("attention.w_2.weight")]
     if len(heads) < 2:
-        raise CheckpointError(
-            "it does not have a PIE-Net on both sides (--img_attention, --txt_attention): openvse has no aggregator "
-            "that only uses the global vector"
-        )
+        raise CheckpointError("it has no PIE-Net on both sides (--img_attention, --txt_attention), which openvse needs")
     head = next(n for n in heads if n in image)
     embed_dim = shape(image, head.replace("attention.w_2", "fc"), axes=2)[0]
     legacy = option(options, "legacy", not options)
@@ -559,9 +555,7 @@ def _build(plan: ReleasedPlan, vocabulary: str | None, overrides: Sequence[str],
 def _write_words(plan: ReleasedPlan, vocabulary: str | None, folder: Path, options: Mapping[str, Any]) -> Weights:
     """Write the vocabulary of a plan, and return its weights with the word embeddings in this order."""
     if vocabulary is None:
-        raise CheckpointError(
-            f"the checkpoint has no words: give its vocabulary with --vocabulary (in the repository: {plan.vocabulary})"
-        )
+        raise CheckpointError(f"the checkpoint has no words: give its vocabulary ({plan.vocabulary}) with --vocabulary")
     words, embedded = read_vocabulary(Path(vocabulary)), plan.weights[WORDS]
     ids = {word: row for row, word in enumerate(words)}
     if len(embedded) == len(words) + 1:  # the training scripts append the mask to the words of the file

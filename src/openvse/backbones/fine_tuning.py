@@ -197,9 +197,7 @@ def lora_of(options: Mapping[str, Any] | None, *, fine_tune: bool, train_blocks:
     if options is None:
         return None
     if not fine_tune or train_blocks is not None:
-        raise RecipeError(
-            "lora needs fine_tune=true and no train_blocks: set fine_tune=true, and leave train_blocks out"
-        )
+        raise RecipeError("lora needs fine_tune=true and no train_blocks: set the one, and leave the other out")
     try:
         return Lora.model_validate(options)
     except ValidationError as error:

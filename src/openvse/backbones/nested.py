@@ -80,8 +80,7 @@ class Crops(NestedBackbone):
         inner = backbone(assets=assets)
         if inner.fingerprint is None or inner.reads_videos:
             raise RecipeError(
-                "backbone must be one that sees images, such as efficientnet_lite0 or transformers_vision "
-                "(for clips, set this backbone inside frames)"
+                "backbone must see images, such as efficientnet_lite0 (for clips, set this one inside frames)"
             )
         size = inner.image_size if inner.any_size and inner.covers_image else None
         if shared and size is None:
@@ -149,9 +148,7 @@ def _check(windows: tuple[tuple[int, float], ...]) -> None:
         raise RecipeError("windows is empty: give one grid or more, such as [[1, 1.0], [3, 0.5]]")
     for count, share in windows:
         if count < 1 or not 0 < share <= 1:
-            raise RecipeError(
-                f"windows has ({count}, {share:g}): give 1 or more a side, and a share of the sides above 0, at most 1"
-            )
+            raise RecipeError(f"windows has ({count}, {share:g}): give 1 or more a side, and a share above 0, up to 1")
 
 
 def window_boxes(windows: tuple[tuple[int, float], ...]) -> Iterator[tuple[float, float, float, float]]:

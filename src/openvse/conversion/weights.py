@@ -235,8 +235,7 @@ def count(weights: Weights, begin: str) -> int:
     numbers = {name.removeprefix(begin).partition(".")[0] for name in weights if name.startswith(begin)}
     if len(numbers) > MAX_LAYERS:
         raise CheckpointError(
-            f"it names {len(numbers):,} layers {begin!r}, more than any released network has "
-            f"({MAX_LAYERS} are allowed): get the file from its authors"
+            f"it names {len(numbers):,} layers {begin!r}, of at most {MAX_LAYERS}: get the file from its authors"
         )
     return len(numbers)
 

@@ -187,10 +187,7 @@ def open_corpus(
     """
     name, opened = open_named(source, detect_data, require_images=require_images, allow_outside=allow_outside)
     if not isinstance(opened, Corpus) and not questions:
-        raise DataError(
-            f"{source} holds questions, which do not describe their images: give data with captions, or evaluate or "
-            f"train a model that answers questions"
-        )
+        raise DataError(f"{source} holds questions: give data with captions, or a model that answers questions")
     if not isinstance(opened, Corpus):
         return opened.as_corpus()
     merged = merge_captions and name != "hf" and DATASETS.is_own(name)

@@ -110,8 +110,7 @@ def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:
     bad = (~tensor.isfinite()).flatten(1).any(dim=1).nonzero()
     if len(bad):
         raise DataError(
-            f"row {int(bad[0])} of the {side} holds NaN or infinity ({len(bad)} such row(s)): look for it in the "
-            f"program that made the embeddings"
+            f"row {int(bad[0])} of the {side} holds NaN or infinity ({len(bad)} such row(s)): check what made them"
         )
     return units
 
@@ -168,8 +167,7 @@ def _relevance(given: GivenPairs | None, num_images: int, num_texts: int) -> Rel
     elif array.dtype.kind in "iu" and array.ndim == 2 and array.shape[1] == 2:
         if array.shape == (num_images, num_texts) and array.max(initial=0) <= 1:
             raise DataError(
-                f"relevance is {array.dtype} {list(array.shape)}, pairs or a matrix: give a matrix as bool, or "
-                f"the image of each text (int [2])"
+                f"relevance is {array.dtype} {list(array.shape)}: give a matrix as bool, or pairs as int [2]"
             )
         rows, columns = array.T
     else:

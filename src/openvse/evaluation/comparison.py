@@ -217,10 +217,7 @@ def contrast_rows(comparison: Comparison) -> Comparison:
     """Compare every row with the first. Raise DataError unless two or more answered the same queries."""
     first, *others = comparison.rows
     if not others:
-        raise DataError(
-            f"there is only one row, {first.name}, so there is nothing to compare: name runs of another recipe, or "
-            f"give each run a row of its own"
-        )
+        raise DataError(f"there is one row, {first.name}: name runs of another recipe, or give each run a row")
     contrasts = []
     for other in others:
         generator = np.random.default_rng(comparison.seed)

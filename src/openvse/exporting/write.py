@@ -120,10 +120,7 @@ def check_tower(tower: Tower[Any], side: str) -> None:
                 f"no program gives the same embeddings: train or convert with count_padding: false"
             )
     if not aggregator.indexable:
-        raise ModelError(
-            f"the embeddings of the {side} side depend on more than the item, so no program gives the same: "
-            f"export a model with another aggregator"
-        )
+        raise ModelError(f"the embeddings of the {side} side depend on more than the item: take another aggregator")
 
 
 def with_tables(module: ModuleT, longest: int) -> ModuleT:
@@ -306,8 +303,7 @@ def _export_sentences(model: TwoTower, folder: Path, progress: Callable[[int, in
     """Write the text tower as a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads."""
     if model.text.aggregator.yields_gaussian:
         raise ModelError(
-            "the embeddings of this model are distributions, but sentence-transformers compares embeddings by their "
-            "cosines: export it as onnx"
+            "the embeddings are distributions, which sentence-transformers does not compare: export it as onnx"
         )
     with importing("the format sentence_transformers needs the library", "sentence-transformers", ModelError):
         from sentence_transformers import SentenceTransformer
@@ -485,8 +481,7 @@ def _kind(similarity: Similarity) -> Kind:
     if type(similarity) in kinds:
         return kinds[type(similarity)]
     raise ModelError(
-        f"a runtime does not support the scores of the similarity {type(similarity).__name__}: export a model with "
-        f"set_max, scaled_cosine, csd or order"
+        f"a runtime has no {type(similarity).__name__}: export a model with set_max, scaled_cosine, csd or order"
     )
 
 

@@ -295,9 +295,7 @@ class TwoTower(Model):
             ModelError: the similarity has no scale and bias.
         """
         if not isinstance(self.similarity, ScaledCosine):
-            raise ModelError(
-                "this model has no logits, as its similarity has no scale: use score, or a model of scaled_cosine"
-            )
+            raise ModelError("the model has no logits, as its similarity has no scale: use score, or scaled_cosine")
         return self.similarity.logits(self.score(images, texts))
 
     def describe(self) -> TwoTowerSpec:

@@ -59,9 +59,7 @@ class ReportedRun:
         """Return the source of the data that it was trained on. Raise OpenVSEError if the recipe names none."""
         source = section(self.recipe, "data").get("source")
         if not isinstance(source, str):
-            raise OpenVSEError(
-                f"{self.named.source} does not name its data: give --on DATA, or --no-test for no test figures"
-            )
+            raise OpenVSEError(f"{self.named.source} does not name its data: give --on DATA, or --no-test")
         return source
 
     def store(self) -> Path | None:
@@ -74,9 +72,7 @@ class ReportedRun:
             places = [self.named.folder / "features"] if stated == AUTO else [*places, self.named.folder / stated]
         store = next((place for place in places if place.exists()), None)
         if store is None and stated != AUTO:
-            raise OpenVSEError(
-                f"the feature store {stated} of {self.named.source} is missing: give --features STORE, or --no-test"
-            )
+            raise OpenVSEError(f"the store {stated} of {self.named.source} is gone: give --features or --no-test")
         return store
 
     def command(self) -> str | None:

@@ -324,12 +324,7 @@ class ExactSearch:
         vectors = block.rows(np.arange(len(block.positions)))
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=(1, 2)))
         if not len(bad):
-            raise ModelError(
-                "a score is NaN or infinite, so the images cannot be ranked: check the query and the weights "
-                "of the model, one of which gives such numbers"
-            )
+            raise ModelError("a score is NaN or infinite: check the query and the model's weights")
         position = int(block.positions[bad[0]])
         name = self._names[position] if self._names else f"item {position}"
-        raise IndexFormatError(
-            f"the embedding of {name} in the index holds NaN or infinite numbers: run 'openvse index' again"
-        )
+        raise IndexFormatError(f"the embedding of {name} holds NaN or infinite numbers: run 'openvse index' again")

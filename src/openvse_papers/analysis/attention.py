@@ -200,9 +200,7 @@ def map_answers(
     known = truths or [()] * len(questions)
     for one, truth in zip(explain(model, path, questions, top_k=1), known, strict=True):
         if one.image_weights is None or one.boxes is None or one.word_weights is None:
-            raise OpenVSEError(
-                f"{name} has no weights over the parts of an image: name one that reads images with score_attention"
-            )
+            raise OpenVSEError(f"{name} has no weights over the parts of an image: name one with score_attention")
         answer = one.guesses[0]
         title = f"{one.question} → {answer.answer} ({percent(answer.probability)})"
         right = bool(answer_accuracy([answer.answer], [truth], votes=False)[0]) if truth else None

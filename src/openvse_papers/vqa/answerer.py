@@ -573,7 +573,6 @@ def read_results(path: Path, questions: QuestionSet) -> tuple[str, ...]:
         ) from error
     if missing := [q.question_id for q in questions.questions if q.question_id not in answers]:
         raise DataError(
-            f"{path}: no answer to {len(missing)} of the {len(questions)} questions of {questions.name} "
-            f"(first: {missing[0]}): answer all of them"
+            f"{path}: no answer to {len(missing)} of {len(questions)} questions (first: {missing[0]}): answer all"
         )
     return tuple(answers[question.question_id] for question in questions.questions)

@@ -167,8 +167,7 @@ def check(rows: Rows, html: Path | None, *, overwrite: bool, no_test: bool, prot
         raise OpenVSEError("--no-test only writes a page: give --html FILE")
     if len(rows) < 2 and not (no_test or single(rows)):
         raise OpenVSEError(
-            f"there is one row, {next(iter(rows))}, of {runs} run(s): name runs of another recipe, or give --apart; "
-            f"'openvse evaluate' averages scores"
+            f"there is one row, {next(iter(rows))}, of {runs} run(s): name another recipe's, or give --apart"
         )
     if protocol and not single(rows):
         raise OpenVSEError("--protocol is for a single run: name one, or give --folds")
@@ -233,8 +232,7 @@ class Loading:
             for model in models:
                 if model.task != self._first.task:
                     raise OpenVSEError(
-                        f"{run.source} is for the task {model.task}, but {first.source} is for {self._first.task}: "
-                        f"compare models of one task"
+                        f"{run.source} is for {model.task}, {first.source} for {self._first.task}: compare one task"
                     )
             self._weights[run.source] = weighed(models[0])
             yield LoadedRun(run.source, tuple(models), run.reranker is not None, run.models)
