@@ -98,11 +98,7 @@ def triplet(*, margin: float = 0.2, negatives: Negatives = "hardest", reduction:
 
 
 def info_nce(
-    *,
-    temperature: float = 0.05,
-    margin: float = 0.0,
-    learned: bool = False,
-    reduction: Reduction = "mean",
+    *, temperature: float = 0.05, margin: float = 0.0, learned: bool = False, reduction: Reduction = "mean"
 ) -> Loss:
     """Return InfoNCE over all negatives of the batch, the loss of CLIP (van den Oord et al. 2018).
 

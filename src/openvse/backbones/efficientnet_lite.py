@@ -63,12 +63,7 @@ def fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, clipped: bool, dtype: 
         weight = weight.flip(2, 3)
     bias = norm.bias - mean * scale
     return FoldedConvolution(
-        weight,
-        bias,
-        weight.detach().to(dtype),
-        bias.detach().to(dtype),
-        int(convolution.stride[0]),
-        clipped,
+        weight, bias, weight.detach().to(dtype), bias.detach().to(dtype), int(convolution.stride[0]), clipped
     )
 
 

@@ -209,11 +209,7 @@ def options(
         ),
     ] = False,
     verbose: Annotated[
-        bool,
-        typer.Option(
-            _VERBOSE,
-            help="Also explain the computation. Also accepted after the command.",
-        ),
+        bool, typer.Option(_VERBOSE, help="Also explain the computation. Also accepted after the command.")
     ] = False,
     max_pixels: Annotated[
         int | None,

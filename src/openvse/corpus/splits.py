@@ -197,10 +197,7 @@ def equal_files(
     """Find files with equal content in different splits. See ``equal_content``."""
     placed = [number for number, split in enumerate(splits) if split]
     groups = equal_content(
-        paths,
-        placed,
-        worth=lambda group: len({splits[number] for number in group}) > 1,
-        progress=progress,
+        paths, placed, worth=lambda group: len({splits[number] for number in group}) > 1, progress=progress
     )
     pairs = []
     for group in groups:

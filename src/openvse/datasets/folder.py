@@ -254,10 +254,7 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
         if videos or not is_video(path)
     ]
     corpus = build_corpus(root.resolve().name, with_folder_splits(records, root), require_images=require_images)
-    problems = [
-        *skipped(alone, "text file(s) that are not the captions of an image"),
-        *left_out,
-    ]
+    problems = [*skipped(alone, "text file(s) that are not the captions of an image"), *left_out]
     if shared:
         problems.append(Problem(f"{len(shared)} text file(s) are the captions of several images", shared))
     return replace(corpus, problems=(*corpus.problems, *problems))

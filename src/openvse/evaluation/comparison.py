@@ -59,10 +59,7 @@ class Signs:
 
 
 def paired_differences(
-    first: Mapping[str, float],
-    second: Mapping[str, float],
-    drawn_first: Replicates,
-    drawn_second: Replicates,
+    first: Mapping[str, float], second: Mapping[str, float], drawn_first: Replicates, drawn_second: Replicates
 ) -> dict[str, Difference]:
     """Return the difference of each metric that has a value on some resample of both models, with its interval.
 

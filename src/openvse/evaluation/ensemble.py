@@ -56,10 +56,7 @@ class Member:
 
     @torch.inference_mode()
     def score_pairs(
-        self,
-        images: Int[Tensor, "P"],
-        texts: Int[Tensor, "P"],
-        count: Callable[[int], None] | None = None,
+        self, images: Int[Tensor, "P"], texts: Int[Tensor, "P"], count: Callable[[int], None] | None = None
     ) -> Float[Tensor, "P"]:
         """Score listed pairs, some at a time. Each item of such a part is moved to the device once.
 

@@ -596,11 +596,7 @@ class _Import:
         boxes = local.relative_boxes() if self._boxes else None
         if self._writer is None:
             self._writer = self._open(rows.shape[1])
-        self._writer.add(
-            item,
-            torch.from_numpy(rows),
-            None if boxes is None else torch.from_numpy(boxes),
-        )
+        self._writer.add(item, torch.from_numpy(rows), None if boxes is None else torch.from_numpy(boxes))
 
     def _open(self, dim: int) -> FeatureStoreWriter:
         return self._stack.enter_context(

@@ -199,8 +199,7 @@ def row_facts(runs: Sequence[NamedRun]) -> RowFacts:
             minutes.append(seconds / 60)
     count = len(runs)
     return RowFacts(
-        tuple(validation) if len(validation) == count else (),
-        tuple(minutes) if len(minutes) == count else (),
+        tuple(validation) if len(validation) == count else (), tuple(minutes) if len(minutes) == count else ()
     )
 
 

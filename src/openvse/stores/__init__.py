@@ -15,14 +15,7 @@ from openvse.stores.base import ItemFacts, VectorStore, Within
 if TYPE_CHECKING:
     from openvse.stores.choice import EngineAddress
 
-__all__ = [
-    "STORES",
-    "EngineAddress",
-    "ItemFacts",
-    "StoreKind",
-    "VectorStore",
-    "Within",
-]
+__all__ = ["STORES", "EngineAddress", "ItemFacts", "StoreKind", "VectorStore", "Within"]
 
 # These use the registry below.
 __getattr__, __dir__ = lazy_names(__name__)

@@ -515,10 +515,7 @@ def analyze_coefficients(towers: Mapping[str, TwoTower], sizes: Sequence[int] = 
     summary = [(c.label, c.side, c.size, c.values[0], sum(c.values[:K]), c.values[-1], c.effective()) for c in curves]
     columns = ("model", "side", "size", "largest", f"top {K} together", "smallest", "effective number")
     return Analysis(
-        "coefficients",
-        Table(columns, summary),
-        {"": Table(header, rows)},
-        {"": lambda: _draw_curves(curves)},
+        "coefficients", Table(columns, summary), {"": Table(header, rows)}, {"": lambda: _draw_curves(curves)}
     )
 
 

@@ -373,11 +373,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
     """
 
     def __init__(
-        self,
-        questions: QuestionSet,
-        images: ImageLoader | None,
-        texts: TextLoader,
-        answers: AnswerVocabulary,
+        self, questions: QuestionSet, images: ImageLoader | None, texts: TextLoader, answers: AnswerVocabulary
     ) -> None:
         if len(texts) != len(questions) or (images is not None and len(images) != len(questions.image_ids)):
             raise DataError(

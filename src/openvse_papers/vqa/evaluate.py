@@ -367,11 +367,7 @@ def _ceiling(vocabulary: AnswerVocabulary, scored: ScoredAnswers) -> AnswerScore
 
 
 def score_replicates(
-    columns: Mapping[str, Float[np.ndarray, "Q"]],
-    images: Int[np.ndarray, "Q"],
-    *,
-    resamples: int,
-    seed: int,
+    columns: Mapping[str, Float[np.ndarray, "Q"]], images: Int[np.ndarray, "Q"], *, resamples: int, seed: int
 ) -> Replicates:
     """Return each mean score in percent on every resample. NaN where no question that counts was drawn.
 

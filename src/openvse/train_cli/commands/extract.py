@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import (
-    FeatureStorePath,
-    RunSettings,
-    Stored,
-    argument,
-    option,
-    with_settings,
-)
+from openvse.cli.options import FeatureStorePath, RunSettings, Stored, argument, option, with_settings
 from openvse.cli.progress import bar, counted, voice, warn
 from openvse.cli.stopping import going_on
 from openvse.errors import DataError, ModelError

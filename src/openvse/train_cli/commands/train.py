@@ -127,11 +127,7 @@ def interval_of(best: Path, metric: str) -> str:
 
 @app.command(rich_help_panel="Train")
 @going_on("finished work is kept: run the same command again to continue")
-def demo(
-    out: Out = Path("demo_output"),
-    device: RunDevice = None,
-    threads: Threads = None,
-) -> None:
+def demo(out: Out = Path("demo_output"), device: RunDevice = None, threads: Threads = None) -> None:
     """Train on images of emoji, compare the result with chance, and search: a few minutes on two cores, offline."""
     from openvse.demo import BEYOND, QUERIES, run_demo
 
