@@ -114,9 +114,7 @@ class QdrantStore(CatalogueStore):
         ]
         with self._errors():
             answers = self._client.query_batch_points(self._collection, requests)
-        return [
-            np.array([int(point.id) for point in answer.points], np.int64) // self._num_embeddings for answer in answers
-        ]
+        return [np.array([int(point.id) for point in one.points], np.int64) // self._num_embeddings for one in answers]
 
     def num_points(self) -> int:
         return self._count((), exact=True)

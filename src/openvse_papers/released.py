@@ -114,9 +114,7 @@ class _VocabularyUnpickler(pickle._Unpickler):
 
 
 def _no_vocabulary(path: Path, reason: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path} is not a vocabulary ({reason}): give the .json or .pkl file that the model was trained with"
-    )
+    return CheckpointError(f"{path} is not a vocabulary ({reason}): give the .json or .pkl file of its training")
 
 
 @dataclass(frozen=True)
@@ -157,9 +155,7 @@ def find_encoders(tree: Any) -> ReleasedCheckpoint:
         everything = dense_weights(model if isinstance(model, dict) else {})
         image, text = (again(everything, side, "") for side in ("img_enc.", "txt_enc."))
     if not image or not text:
-        raise CheckpointError(
-            "it holds no encoders of VSE-infinity, PVSE or VSE+2AD: give a checkpoint of these repositories"
-        )
+        raise CheckpointError("it holds no encoders of VSE-infinity, PVSE or VSE+2AD: give a checkpoint of these")
     options = whole.get("opt", whole.get("args", {}))
     progress = {key: whole[key] for key in PROGRESS if isinstance(whole.get(key), int | float)}
     return ReleasedCheckpoint(options if isinstance(options, dict) else {}, image, text, progress)

@@ -91,9 +91,7 @@ class Pooling(SingleVector):
 def require_same_width(name: str, input_dim: int, embed_dim: int) -> None:
     """Raise RecipeError unless local features are as wide as the joint space, for parts that keep the width."""
     if input_dim != embed_dim:
-        raise RecipeError(
-            f"{name} pools features {input_dim} wide, not {embed_dim}: give the encoder a projection: linear"
-        )
+        raise RecipeError(f"{name} pools features {input_dim} wide, not {embed_dim}: give the encoder a projection")
 
 
 def require_single_vectors(name: str, parts: Mapping[str, Aggregator]) -> None:

@@ -79,9 +79,7 @@ class Crops(NestedBackbone):
             raise RecipeError("mirrored windows cannot share one pass of the whole image: set one of the two")
         inner = backbone(assets=assets)
         if inner.fingerprint is None or inner.reads_videos:
-            raise RecipeError(
-                "backbone must see images, such as efficientnet_lite0 (for clips, set this one inside frames)"
-            )
+            raise RecipeError("backbone must see images, such as efficientnet_lite0 (for clips, set it inside frames)")
         size = inner.image_size if inner.any_size and inner.covers_image else None
         if shared and size is None:
             raise RecipeError(

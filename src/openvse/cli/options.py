@@ -296,9 +296,7 @@ Json: TypeAlias = Annotated[bool, option("Print the result as one JSON document 
 Exchanged: TypeAlias = Annotated[
     bool, option("Also answer each question about another image, as a control (only questions).", "--exchanged")
 ]
-Annotations: TypeAlias = Annotated[
-    Path | None, option("Folder with the files that --protocol cxc or eccv_caption reads.")
-]
+Annotations: TypeAlias = Annotated[Path | None, option("Folder of what --protocol cxc or eccv_caption reads.")]
 Every: TypeAlias = Annotated[
     bool, option("Also measure mAP@R, R-Precision, nDCG@10 and MRR, from all relevant items.", "--every")
 ]
@@ -315,9 +313,7 @@ On: TypeAlias = Annotated[
     ),
 ]
 Out: TypeAlias = Annotated[Path, option("The folder to write.", "--out")]
-Overwrite: TypeAlias = Annotated[
-    bool, option("Replace existing results, also of another model or settings.", "--overwrite")
-]
+Overwrite: TypeAlias = Annotated[bool, option("Replace results, also of another model or settings.", "--overwrite")]
 Split: TypeAlias = Annotated[str, option("Split: train, validation, test or all.")]
 Stores: TypeAlias = Annotated[
     list[Path] | None,

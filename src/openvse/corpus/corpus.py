@@ -149,9 +149,7 @@ def build_corpus(name: str, records: Iterable[Record], *, require_images: bool =
     usable = without_leakage(problems, usable)
     usable = _joined(name, usable)
     if otherwise := files.otherwise_written():
-        problems.append(
-            Problem(f"matched {len(otherwise)} name(s) to files that are written in another way", otherwise)
-        )
+        problems.append(Problem(f"matched {len(otherwise)} name(s) to files written in another way", otherwise))
     usable = _usable(problems, usable, files if require_images else None)
     if not usable:
         reasons = "; ".join(problems) or "there are no records"

@@ -117,9 +117,7 @@ def lone_tables(root: Path, columns: Columns = USUAL) -> list[Path]:
     if not root.is_dir():
         return []
     files = sorted(path for path in root.iterdir() if path.suffix.lower() in TABLE_SUFFIXES)
-    tables = [
-        path for path in files if not path.name.startswith(".") and path.is_file() and not _lacking(path, columns)
-    ]
+    tables = [path for path in files if path.name[0] != "." and path.is_file() and not _lacking(path, columns)]
     shards = all(path.suffix.lower() in ARROW_SUFFIXES for path in tables)  # these have a layout of their own
     if len(tables) > 1 and not shards and not all(named_splits(tables, root).values()):
         raise DataError(

@@ -109,9 +109,7 @@ def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:
     units = unit_embeddings(_moderate(tensor), side)
     bad = (~tensor.isfinite()).flatten(1).any(dim=1).nonzero()
     if len(bad):
-        raise DataError(
-            f"row {int(bad[0])} of the {side} holds NaN or infinity ({len(bad)} such row(s)): check what made them"
-        )
+        raise DataError(f"row {int(bad[0])} of the {side} is NaN or infinite ({len(bad)} in all): check what made it")
     return units
 
 
@@ -166,9 +164,7 @@ def _relevance(given: GivenPairs | None, num_images: int, num_texts: int) -> Rel
         rows, columns = array, np.arange(num_texts)
     elif array.dtype.kind in "iu" and array.ndim == 2 and array.shape[1] == 2:
         if array.shape == (num_images, num_texts) and array.max(initial=0) <= 1:
-            raise DataError(
-                f"relevance is {array.dtype} {list(array.shape)}: give a matrix as bool, or pairs as int [2]"
-            )
+            raise DataError(f"relevance is {array.dtype} {list(array.shape)}: give a bool matrix, or pairs as int [2]")
         rows, columns = array.T
     else:
         raise DataError(

@@ -302,9 +302,7 @@ def _steps(total: int, progress: Callable[[int, int], None] | None) -> Callable[
 def _export_sentences(model: TwoTower, folder: Path, progress: Callable[[int, int], None] | None) -> Deviation:
     """Write the text tower as a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads."""
     if model.text.aggregator.yields_gaussian:
-        raise ModelError(
-            "the embeddings are distributions, which sentence-transformers does not compare: export it as onnx"
-        )
+        raise ModelError("the embeddings are distributions, which sentence-transformers does not compare: export onnx")
     with importing("the format sentence_transformers needs the library", "sentence-transformers", ModelError):
         from sentence_transformers import SentenceTransformer
     from openvse.sentences.modules import TextTower
@@ -480,9 +478,7 @@ def _kind(similarity: Similarity) -> Kind:
     kinds: dict[type, Kind] = {SetMax: "inner", ScaledCosine: "inner", CSD: "csd", Order: "order"}
     if type(similarity) in kinds:
         return kinds[type(similarity)]
-    raise ModelError(
-        f"a runtime has no {type(similarity).__name__}: export a model with set_max, scaled_cosine, csd or order"
-    )
+    raise ModelError(f"a runtime has no {type(similarity).__name__}: take set_max, scaled_cosine, csd or order")
 
 
 def _check_target(folder: Path, format: Format) -> None:

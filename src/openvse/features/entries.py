@@ -43,8 +43,15 @@ BEYOND = 0.01
 
 _MOST = 1 << 28  # bytes that the features of an item may take
 _DAMAGE = (
-    *(OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError),
-    *(zipfile.BadZipFile, zlib.error, TokenError),
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    RuntimeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+    TokenError,
 )
 
 

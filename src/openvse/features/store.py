@@ -462,6 +462,4 @@ def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureSto
 
 
 def _listed(stores: Iterable[tuple[Path, StoreManifest]]) -> str:
-    return ", ".join(
-        f"{folder.name} (made by {manifest.encoder!r}, width {manifest.dim})" for folder, manifest in stores
-    )
+    return ", ".join(f"{place.name} (made by {manifest.encoder!r}, width {manifest.dim})" for place, manifest in stores)

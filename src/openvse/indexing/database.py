@@ -319,9 +319,7 @@ class Database:
 
     def drop(self, ids: Iterable[str]) -> None:
         """Remove items by their ids."""
-        self._connection.executemany(
-            "DELETE FROM items WHERE id = CAST(? AS TEXT)", ((encode_id(item_id),) for item_id in ids)
-        )
+        self._connection.executemany("DELETE FROM items WHERE id = CAST(? AS TEXT)", ((encode_id(one),) for one in ids))
 
     def describe(self, metadata: Iterable[tuple[str | None, str | None, int]]) -> None:
         """Replace the metadata of items: all as JSON, the header's (``ONLY_HEADER``), and the key."""

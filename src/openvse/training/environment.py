@@ -66,9 +66,7 @@ def source_commit() -> str:
 
 def _git(folder: Path, *words: str) -> str:
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=_GIT_S, check=True
-        )
+        done = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, timeout=_GIT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()

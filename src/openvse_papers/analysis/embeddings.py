@@ -158,9 +158,7 @@ def analyze_embeddings(
     lengths = np.array([len(caption_words(caption)) for caption in corpus.captions])
     rare = rarest_counts(corpus.captions, training or corpus.captions)
     kinds = ((lengths, "words in the caption"), (rare, "occurrences of its rarest word"))
-    groups = {
-        name: [recall_by_group(first_hits, values, what) for values, what in kinds] for name, first_hits in hits.items()
-    }
+    groups = {name: [recall_by_group(found, values, what) for values, what in kinds] for name, found in hits.items()}
     table = Table((*measures[0],), [(*each.values(),) for each in measures])
     grouped = [(name, *group) for name, both in groups.items() for one in both for group in one]
     named = {"t2i": ("image", corpus.image_ids), "i2t": ("text", corpus.captions)}

@@ -363,9 +363,7 @@ def _tables(sweep: Sweep, results: Sequence[Swept], metrics: Sequence[str]) -> t
     """Return a table of the requested metrics, and one with all recalls. Both have one row for each setting."""
     has_views = any(each.mean(VIEW_COSINE) is not None for each in results)
     names = dict.fromkeys((*RECALLS, "rsum", *metrics, *[VIEW_COSINE] * has_views))
-    values = {
-        axis.label: [_plain(each.setting.at[number]) for each in results] for number, axis in enumerate(sweep.axes)
-    }
+    values = {axis.label: [_plain(each.setting.at[place]) for each in results] for place, axis in enumerate(sweep.axes)}
     means = {name: [_cell(each.mean(name)) for each in results] for name in names}
     spread = {f"spread of {metric}": [_cell(each.spread(metric)) for each in results] for metric in metrics}
     best = _best(results, metrics[0])

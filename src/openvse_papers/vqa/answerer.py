@@ -568,7 +568,5 @@ def read_results(path: Path, questions: QuestionSet) -> tuple[str, ...]:
             f'{path}: not a list of {{"question_id": 1, "answer": "yes"}} ({error!r}): write it as for VQA\'s server'
         ) from error
     if missing := [q.question_id for q in questions.questions if q.question_id not in answers]:
-        raise DataError(
-            f"{path}: no answer to {len(missing)} of {len(questions)} questions (first: {missing[0]}): answer all"
-        )
+        raise DataError(f"{path}: {len(missing)} of {len(questions)} lack an answer (first: {missing[0]}): answer all")
     return tuple(answers[question.question_id] for question in questions.questions)

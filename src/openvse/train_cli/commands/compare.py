@@ -51,9 +51,7 @@ Page: TypeAlias = Annotated[
 Format: TypeAlias = Annotated[
     Literal["text", "markdown", "latex"], option("Output: all tables, or one table in Markdown or LaTeX.", "--format")
 ]
-NoTest: TypeAlias = Annotated[
-    bool, option("Only write the page on the training, without data and evaluation.", "--no-test")
-]
+NoTest: TypeAlias = Annotated[bool, option("Only write the page on training, without data or evaluation.", "--no-test")]
 
 
 Named: TypeAlias = Annotated[
@@ -166,9 +164,7 @@ def check(rows: Rows, html: Path | None, *, overwrite: bool, no_test: bool, prot
     if no_test and html is None:
         raise OpenVSEError("--no-test only writes a page: give --html FILE")
     if len(rows) < 2 and not (no_test or single(rows)):
-        raise OpenVSEError(
-            f"there is one row, {next(iter(rows))}, of {runs} run(s): name another recipe's, or give --apart"
-        )
+        raise OpenVSEError(f"there is one row, {next(iter(rows))}, of {runs} run(s): name others, or give --apart")
     if protocol and not single(rows):
         raise OpenVSEError("--protocol is for a single run: name one, or give --folds")
     if html is not None:
