@@ -1,7 +1,6 @@
 """Points in a collection of a Qdrant server or cluster, through ``qdrant-client``.
 
-The number of a point is the key of its item times K, plus the place of the embedding. Filters have the form of the REST
-interface.
+The number of a point is the key of its item times K, plus the place of the embedding. Filters are in REST's form.
 """
 
 from __future__ import annotations

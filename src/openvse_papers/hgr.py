@@ -446,8 +446,7 @@ class GraphLevels(Aggregator):
     A caption without a graph has only its event.
 
     Args:
-        aggregator: the pooling of the event: ``attention_pool`` is HGR, and ``gpo`` HGR-infinity (VSE-infinity, Table
-            4).
+        aggregator: the pooling of the event: ``attention_pool`` is HGR, ``gpo`` HGR-infinity (VSE-infinity, Table 4).
         num_layers: the number of layers of reasoning. 0 turns it off, with its normalisation.
         dropout: the probability that a feature of a word's state is dropped in training. The released code drops
             features of word embeddings instead: ``dropout`` of the encoder ``role_graph``.
@@ -550,8 +549,7 @@ class Hierarchical(Similarity):
       ``a_p = softmax_n( sharpness * [c_pn]_+ / |[c_p]_+| )`` and ``c_pn = cos(x_n, z_p)``.
 
     The attended vectors are never made: their cosines follow from c and from the inner products of the elements. So a
-    pair needs the memory of its cosines c, whatever D is. Pairs are scored in tiles, which the backward pass computes
-    again.
+    pair needs the memory of its cosines c, whatever D is. Pairs are scored in tiles, computed again backward.
 
     A text without a node of a level has no score there. An index cannot serve the score: an indexable model proposes
     items, and this one reranks them (``openvse search --rerank``).

@@ -202,8 +202,7 @@ class GPO(RankedPooling):
         per_dimension: whether each of the L dimensions has its own coefficients.
 
     Raises:
-        RecipeError: ``num_positions`` is below 1, or the generator cannot have this width or does not read these
-            positions.
+        RecipeError: ``num_positions`` is below 1, or the generator cannot have this width or read these positions.
 
     Examples:
         >>> pool = GPO(input_dim=8, embed_dim=8)

@@ -239,8 +239,7 @@ class Autoencoder(Aggregator):
     """``h = sigmoid(W x + b)``, where x is the mean of the raw local features (Feng et al., ACM Multimedia 2014).
 
     The embedding is h. The set also carries h before it is scaled (``residual``) and x (``source``), which the term
-    ``correspondence`` reconstructs from h. The decoders belong to this term, because a trained model does not need
-    them.
+    ``correspondence`` reconstructs from h. The decoders belong to this term, as a trained model needs none.
 
     Deviation: the paper first trains restricted Boltzmann machines on each side. Here x is a feature of a network, and
     the code has one layer.

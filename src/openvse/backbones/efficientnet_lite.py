@@ -195,8 +195,7 @@ class EfficientNetLite(Backbone):
 
     Raises:
         ModelError: the weights are not installed.
-        RecipeError: an image size is below one cell, scales and an image size are both set, or scales are empty or
-            repeated.
+        RecipeError: an image size is below a cell, it and scales are both set, or scales repeat or are empty.
     """
 
     image_size: int

@@ -38,8 +38,7 @@ class Crops(NestedBackbone):
 
     The side of a window in pixels is always the inner backbone's ``image_size``. The default inner backbone is
     EfficientNet-Lite0 at 112 pixels. A backbone that a recipe names has its own default
-    (``backbone: efficientnet_lite0`` is 224 pixels, as everywhere). ``backbone.image_size=160`` without a name changes
-    only the size.
+    (``backbone: efficientnet_lite0`` is 224 pixels, as everywhere). ``backbone.image_size=160`` alone changes the size.
 
     With ``shared`` the windows share one pass. The inner backbone sees the whole image once, resized so that the sides
     of the smallest window have ``image_size`` pixels. A window is the mean of the cells under it, each weighted by its

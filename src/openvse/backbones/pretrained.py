@@ -262,8 +262,7 @@ class TransformersVision(Backbone):
         model: hub id, local folder, or ``package:NAME`` of an installed package.
         train_blocks: with ``fine_tune``, the number of the last blocks that train, together with the layers after them.
             The other blocks run without dropout and without a graph. None trains all blocks.
-        lora: with ``fine_tune``, low-rank adapters that train instead of the weights, such as ``{rank: 8}``. See
-            ``Lora``.
+        lora: with ``fine_tune``, low-rank adapters that train in place of the weights, as ``{rank: 8}`` (``Lora``).
         image_size: the side in pixels of the square to which the whole image is resized. None follows the checkpoint's
             preprocessing (which may cut off the rim).
         class_token: whether to put the class token before the patches, where augmentation keeps it and the aggregator

@@ -47,8 +47,7 @@ class Corpus:
         captions: the T sentences.
         relevance: the pairs (image, text) that belong together.
         splits: "train", "validation", "test" or "" for each image.
-        problems: one line for each kind of item that was skipped when the corpus was opened. A ``Problem`` also has all
-            cases.
+        problems: a line for each kind of item that was skipped at opening. A ``Problem`` also has all cases.
         features: local features of the images that come with the data set. They are read if there is no store and the
             encoder has no backbone.
     """
@@ -126,8 +125,7 @@ def build_corpus(name: str, records: Iterable[Record], *, require_images: bool =
     Records of one file are one image with the captions of all of them. A file is found by its name exactly, or in
     another Unicode form, or if only one file fits, with ``\\`` for ``/`` or in another case (see ``find_files``).
     Captions with a missing image file, images without a caption and empty captions are left out and counted in
-    ``problems``. So is leakage: an image that is listed in several splits is kept only in the last of train, validation
-    and test.
+    ``problems``. So is leakage: an image of several splits is kept in the last of train, validation and test.
 
     Args:
         name: the name of the data set in messages.

@@ -232,8 +232,7 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
     The captions of ``a.jpg`` are in ``a.txt`` or ``a.caption``, one per line, at any depth. If all images are in
     folders named train, validation and test (or a synonym), these are the splits. An image without a text file counts
     as one without a caption. A text file without an image is reported (``find_files`` compares the names). Items may be
-    clips. If one with a text file is a video, videos without one count too. Image identifiers are paths relative to the
-    folder.
+    clips. If one with a text file is a video, others count too. Image identifiers are paths relative to the folder.
     """
     listing = list_media(root, videos=True)
     sidecars = find_files(path.with_suffix(end) for path in listing.paths for end in SIDECAR_SUFFIXES)

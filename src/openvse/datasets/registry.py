@@ -176,8 +176,7 @@ def open_corpus(
             another task open as their images with their sentences as captions (``OtherData``).
         require_images: False if stored features replace the image files.
         allow_outside: whether images may be outside the folder of your own data. See ``refuse_outside``.
-        questions: False refuses data of another task. Questions do not describe their images, so ranking them has no
-            meaning.
+        questions: False refuses data of another task. Questions do not describe images, so they cannot be ranked.
         merge_captions: False keeps every caption of your own data a separate text, relevant only to its own image.
 
     Raises:

@@ -434,8 +434,7 @@ def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureSto
     Args:
         path: a store, or a folder that holds stores, for instance ``features`` with ``features/grid`` and
             ``features/regions``.
-        fingerprint: the encoder that must have made the store. None takes any, and in a folder the one of width
-            ``dim``.
+        fingerprint: the encoder that made the store. None takes any, and in a folder the one of width ``dim``.
         dim: C, the width of the features that the model expects.
 
     Raises:

@@ -46,8 +46,7 @@ class IndexSettings:
     ``read_text`` also takes a ``TextReader`` of your own, which you give every time.
 
     Attributes:
-        ignore: patterns of files or folders to skip, as in .gitignore. A file .openvseignore in a folder has the same
-            effect.
+        ignore: patterns of files or folders to skip, as in .gitignore. A file .openvseignore in a folder does the same.
         follow_links: follow links to folders.
         segment_seconds: split clips into segments of so many seconds, and index them separately. 0 keeps clips whole. A
             model of images sees the middle frame of each segment.

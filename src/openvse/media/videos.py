@@ -25,8 +25,7 @@ from openvse.media.packed import PackedFile
 from openvse.media.segments import ClipSegment
 
 ClipSource: TypeAlias = ImageLike | ClipSegment
-"""An ``ImageLike``, the path or bytes of a video, a part of one, or ``uint8 [T, H, W, 3]`` (frames at the wanted
-rate)."""
+"""An ``ImageLike``, the path or bytes of a video, a part of one, or ``uint8 [T, H, W, 3]`` (frames at its rate)."""
 
 SamplingMode = Literal["run", "even"]
 

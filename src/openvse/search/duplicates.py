@@ -54,8 +54,7 @@ def find_duplicates(
 
     Returns:
         The groups, the largest first. The first image of a group is the one to keep: a raw file, the one with the most
-        pixels, then the largest file, the oldest, and the shortest path. Each of the others is nearly the same as this
-        one itself.
+        pixels, then the largest file, the oldest, and the shortest path. Each of the others is nearly the same as it.
         Also path and reason of the images that cannot be read.
 
     Raises:

@@ -177,8 +177,7 @@ class ExactSearch:
     """Scores every item and returns the best.
 
     Items are ordered by score, then by position. Possible best items of a block are scored once more in double
-    precision and rounded to single. So neither the order nor a score depends on the blocks, or on the other queries of
-    a call.
+    precision and rounded to single. So neither the order nor a score depends on the blocks, or on other queries.
 
     Args:
         vectors: embeddings of the items, ``[count, K, D]``, in memory or mapped, or the files of an index.

@@ -29,8 +29,7 @@ _NAMED = 20  # the number of unknown words that a line names
 class Vocabulary:
     """Words with their ids: five special tokens first, then the words in their order.
 
-    It is built only from the training captions, because a word that occurs only in the test captions would have an
-    untrained embedding.
+    It is built only from the training captions, as a word of test captions alone would have an untrained embedding.
 
     Args:
         words: the words that have their own id.
@@ -325,8 +324,7 @@ def cleaned(sentence: str, cleaning: Cleaning) -> str:
 
     ``none`` changes nothing else. ``lower`` lowers each letter, as in the training of SigLIP 2 (``Siglip2Tokenizer`` of
     transformers). ``open_clip`` is OpenCLIP's cleaning: it mends encodings, curly quotation marks, ligatures and
-    full-width letters (``ftfy``), resolves references of HTML twice, makes all white space one space, and lowers all
-    letters.
+    full-width letters (``ftfy``), resolves references of HTML twice, makes white space one space, and lowers letters.
 
     Example:
         >>> cleaned("Salt &amp;amp; Pepper", "open_clip")
