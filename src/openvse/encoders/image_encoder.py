@@ -31,8 +31,7 @@ class ImageEncoder(Encoder):
         projection: a factory for a part of ``PROJECTIONS``. None takes the backbone's usual one.
         augmentation: a factory for a part of ``AUGMENTATIONS``, which hides features in training. None takes the
             backbone's usual one.
-        global_vector: a factory for a part of ``GLOBAL_VECTORS``, which yields a global vector (PVSE, section 3.1), or
-            None.
+        global_vector: a factory of ``GLOBAL_VECTORS``, which yields a global vector (PVSE, section 3.1), or None.
     """
 
     backbone: Backbone
