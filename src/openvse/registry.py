@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from openvse.errors import OpenVSEError, RecipeError, choices, nearest
@@ -160,6 +161,14 @@ class Registry(Generic[PartT]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._parts or name in installed(self.kind)
+
+
+def parts_of(names: str, *modules: ModuleType) -> dict[str, type[Any]]:
+    """Return the parts of modules by their names: the class ``KMax`` is ``k_max``, and ``GPO`` is ``gpo``."""
+    classes = {
+        name.lower(): each for module in modules for name, each in vars(module).items() if isinstance(each, type)
+    }
+    return {name: classes[name.replace("_", "")] for name in names.split()}
 
 
 _plugins: list[Path] = []
