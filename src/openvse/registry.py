@@ -3,8 +3,7 @@
 More parts come from installed packages and from Python files of the user. A package lists its parts as entry points
 of the group ``openvse.plugins``. Each has the name ``KIND.NAME``, with the kind in snake case, and names the part::
 
-    [project.entry-points."openvse.plugins"]
-    "aggregator.my_pool" = "my_package.pools:MyPool"
+    [project.entry-points."openvse.plugins"] "aggregator.my_pool" = "my_package.pools:MyPool"
 
 So a list of names imports no package, and a package is imported when one of its parts is used.
 """
