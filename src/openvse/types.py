@@ -138,6 +138,7 @@ class Features:
             if the encoder knows it.
         ranked: the local features sorted in each dimension, if several aggregators share one sort.
         graph: the role graph of each text, if the encoder knows it.
+        middle: for each local feature, the means of channels in the middle of the network and of their squares.
     """
 
     local: Float[Tensor, "B N L"]
@@ -146,6 +147,7 @@ class Features:
     boxes: Float[Tensor, "B N 4"] | None = None
     ranked: Float[Tensor, "B L N"] | None = None
     graph: Graph | None = None
+    middle: Float[Tensor, "B N M"] | None = None
 
 
 @dataclass(frozen=True, repr=False)

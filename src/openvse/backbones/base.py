@@ -69,6 +69,7 @@ class Backbone(Configured, nn.Module, ABC):
         image_size: the side in pixels of the square that ``preprocess`` makes from an image. None without one.
         shorter_side: the length in pixels to which ``preprocess`` shrinks the shorter side of a large image, with
             antialiasing. None if it is not known. Every file is then decoded at full size.
+        middle: how many of the last columns of the features come from the middle of the network (``EfficientNetLite``).
         class_token: whether the first feature represents the whole image. Augmentation then never hides it, and a
             global vector is made only from it.
         frame_limit: the object that chooses among features that are frames. None keeps all.
@@ -89,6 +90,7 @@ class Backbone(Configured, nn.Module, ABC):
     any_size: bool = False
     image_size: int | None = None
     exact_decode: bool | None = None
+    middle: int = 0
     class_token: bool = False
     frame_limit: FrameLimit | None = None
     net: nn.Module
@@ -198,6 +200,7 @@ class NestedBackbone(Backbone):
             fingerprint=fingerprint,
             fine_tune=inner.fine_tune,
         )
+        self.middle = inner.middle
         self.exact_decode = inner.exact_decode  # the inner fingerprint records it already
 
     @property
