@@ -235,7 +235,9 @@ def _summary(corpus: Corpus) -> str:
 
 def _features(features: ArrayFeatures) -> list[Finding]:
     """Read all features, and report their shape and faults."""
-    shapes = [f"{part.rows.path.name} {list(part.rows.shape)}, {part.repeats} rows an image" for part in features.parts]
+    shapes = [
+        f"{part.rows.path.name} {list(part.rows.shape)}, {part.repeats} row(s) an image" for part in features.parts
+    ]
     return [
         Finding("ok", f"features: {'; '.join(shapes)}"),
         *(Finding("WRONG", fault) for fault in features.faults()),
