@@ -11,6 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 
 
+_NEAR = 3  # files that a path is told to be near
+
+
 def composed(name: str) -> str:
     """Return a name in Unicode's form NFC, because macOS writes decomposed names (NFD) and editors composed ones."""
     return name if name.isascii() else unicodedata.normalize("NFC", name)
@@ -66,8 +69,8 @@ def find_files(paths: Iterable[Path], listed: Iterable[Path] = ()) -> FoundFiles
         if len(same) == 1:
             files[path] = same[0]
         elif alike := find(path, caseless):
-            near[path] = tuple(alike)
-            for file in alike:
+            near[path] = tuple(alike[:_NEAR])
+            for file in near[path]:
                 loose[file].append(path)
     named = {files[path] for path in written if path in files}
     for file, asking in loose.items():
