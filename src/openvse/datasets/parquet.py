@@ -23,7 +23,7 @@ from openvse.datasets.rows import (
     kind_of_value,
     read_record,
 )
-from openvse.errors import BadImageError, DataError, OpenVSEError, install
+from openvse.errors import BadImageError, DataError, OpenVSEError, install, message_of
 from openvse.media.listing import Problem, walk_files
 from openvse.media.packed import PackedFile
 
@@ -118,7 +118,7 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: it cannot be read ({error}): get the whole file again") from error
+        raise DataError(f"{path}: it cannot be read ({message_of(error)}): get the whole file again") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: the text {error.object[:40]!r} is not UTF-8: write it in UTF-8") from error
 
@@ -186,7 +186,7 @@ class TableCell(PackedFile):
             modified_ns = self.container.stat().st_mtime_ns
             value = _read_column(self.container, modified_ns, self.part, self.column)[self.row].as_py()
         except (DataError, OSError, IndexError, ValueError) as error:
-            raise BadImageError(f"the table cannot be read ({error})") from error
+            raise BadImageError(f"the table cannot be read ({message_of(error)})") from error
         if not isinstance(value, bytes):
             raise BadImageError("its cell is empty")
         return value

@@ -45,7 +45,7 @@ _logger = logging.getLogger(__name__)
 MAX_CAPTION_BYTES = 1 << 20
 """The largest size of the captions of one image."""
 
-_MAX_CELL, _MOST_FIELDS = 1 << 24, 1000
+_MAX_CELL, _MOST_FIELDS, _SHOWN = 1 << 24, 1000, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ def read_rows(
     read = {*places}
     others = [name for place, name in enumerate(header) if place not in read and name and name not in unread]
     if others:
-        _logger.warning("%s: these columns are not read: %s", path, ", ".join(map(escaped, others)))
+        _logger.warning("%s: these columns are not read: %s", path, ", ".join(map(escaped, others))[:_SHOWN])
     start = reader.line_num + 1  # a quoted cell may span several lines
     try:
         for row in reader:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-
 _NEAR = 3  # files that a path is told to be near
 
 
@@ -85,18 +84,19 @@ def paths_below(folder: Path, paths: Iterable[Path]) -> dict[Path, Path]:
 
     Whole paths lose what is before the folder. Paths that lead outside stay.
     """
-    resolve = lru_cache(maxsize=None)(_real)
+    resolve = lru_cache(maxsize=None)(real_place)
     base, places = Path(resolve(folder)), {path: Path(resolve(path.parent), path.name) for path in paths}
     return {
         path: folder / place.relative_to(base) if place.is_relative_to(base) else path for path, place in places.items()
     }
 
 
-def _real(folder: Path) -> str:
+def real_place(path: Path) -> str:
+    """Return a path without links, or the path itself where no file can have its name or where links lead nowhere."""
     try:
-        return os.path.realpath(folder)
-    except ValueError:  # no file can be called so
-        return str(folder)
+        return os.path.realpath(path)
+    except ValueError:
+        return str(path)
 
 
 def _files_in(folder: Path) -> Iterable[Path]:
