@@ -271,6 +271,7 @@ def _size(path: Path, column: str, values: Any, *, inside: bool = False) -> int:
 
     compute, types, kind = pyarrow.compute, _pyarrow().types, values.type
     if types.is_dictionary(kind):
+        values.validate(full=True)  # a damaged one refers to what is not there
         whole = _size(path, column, values.dictionary)
         if not inside:
             return whole + _AGAIN * len(values)

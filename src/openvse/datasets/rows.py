@@ -265,16 +265,16 @@ def read_rows(
     lines = table_lines(path)
     if not lines:
         raise DataError(f"{path}: the file is empty: write a first line that names the columns")
-    reader = _reader(lines)
-    header = [name.strip().lower() for name in next(reader)]
-    at = {name: place for place, name in reversed([*enumerate(header)])}
-    places = [_column(path, at, names) for names in columns] + [at.get(name, len(header)) for name in optional]
-    read = {*places}
-    others = [name for place, name in enumerate(header) if place not in read and name and name not in unread]
-    if others:
-        _logger.warning("%s: these columns are not read: %s", path, ", ".join(map(escaped, others))[:_SHOWN])
-    start = reader.line_num + 1  # a quoted cell may span several lines
+    reader, start = _reader(lines), 1
     try:
+        header = [name.strip().lower() for name in next(reader)]
+        at = {name: place for place, name in reversed([*enumerate(header)])}
+        places = [_column(path, at, names) for names in columns] + [at.get(name, len(header)) for name in optional]
+        read = {*places}
+        others = [name for place, name in enumerate(header) if place not in read and name and name not in unread]
+        if others:
+            _logger.warning("%s: these columns are not read: %s", path, ", ".join(map(escaped, others))[:_SHOWN])
+        start = reader.line_num + 1  # a quoted cell may span several lines
         for row in reader:
             if any(row):
                 cells = [*_mended(path, start, header, row), ""]  # a missing column reads the last cell
