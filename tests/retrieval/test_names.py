@@ -19,7 +19,7 @@ from openvse.datasets.openmoji import render_emoji
 from openvse.errors import IndexFormatError, ModelError, RecipeError
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.retrieval.closed_form import RIDGES_OF_REST, ridge_regression, set_from_names, whitening
+from openvse.retrieval.closed_form import RIDGES_OF_REST, maps_of_names, ridge_regression, set_maps, whitening
 from openvse.retrieval.names import class_names, imagenet_names, names_of
 from openvse.search import opening
 from openvse.specs.model import TwoTowerSpec
@@ -106,10 +106,21 @@ def test_classes_are_the_mean_of_their_probabilities_over_real_elements() -> Non
         logits = [part.classifier(local[item, n]) / 2 for n in range(count)]
         expected = sum(torch.softmax(each, 0) for each in logits) / count
         torch.testing.assert_close(described[item, 6:], expected)
+    seeing = PooledLinear(input_dim=6, embed_dim=5, power=0.5, middle=4)
+    middle = torch.randn(2, 4, 2)
+    spread = torch.rand(2, 4, 2)
+    features = Features(local, mask, middle=torch.cat([middle, middle**2 + spread**2], dim=-1))
+    seen = seeing.describe(features)[:, 6:]
+    for item, count in ((0, 4), (1, 2)):
+        both = torch.cat([middle, spread], dim=-1)[item, :count].mean(0)
+        torch.testing.assert_close(seen[item], both, rtol=1e-3, atol=1e-3)
+    with pytest.raises(ModelError, match="middle"):
+        seeing.describe(Features(local, mask))
     plain = PooledLinear(input_dim=6, embed_dim=5, power=0.5)
     torch.testing.assert_close(described[:, :6], plain.describe(Features(local, mask)))
-    with pytest.raises(RecipeError, match="classes = 3"):
-        PooledLinear(input_dim=6, embed_dim=6, residual=True, classes=3)
+    for wrong in ({"classes": 3}, {"middle": 4}):
+        with pytest.raises(RecipeError, match="classes = "):
+            PooledLinear(input_dim=6, embed_dim=6, residual=True, **wrong)
 
 
 def test_the_list_has_words_and_a_definition_of_each_class() -> None:
@@ -183,7 +194,7 @@ def test_without_captions_images_are_the_whitened_sentences_of_their_classes() -
     part = model.image.aggregator
     assert isinstance(part, PooledLinear) and part.classifier is not None
     table, mean = rng.normal(size=(1000, model.text.encoder.local_dim)), rng.random(1000)
-    set_from_names(model, table, mean)
+    set_maps(model, maps_of_names(table, mean, 1280, 12))
     torch.nn.init.normal_(part.classifier.weight, std=0.3)
     features = Features(torch.randn(2, 3, 1280), torch.ones(2, 3, dtype=torch.bool))
     with torch.no_grad():
