@@ -105,7 +105,7 @@ def mutated(content: bytes, draw: random.Random, others: Sequence[bytes]) -> byt
                 content = content[:at] + draw.choice(ODD) + content[at:]
             case "number":
                 content = content[:at] + b"9" * draw.choice((1, 30, 4500)) + content[at:]
-        content = content[: 1 << 22]
+        content = content[: 1 << 19]
     return content
 
 
