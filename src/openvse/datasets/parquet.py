@@ -248,13 +248,13 @@ def _parts(path: Path, names: Sequence[str]) -> Iterator[list[list[Any]]]:
     """Yield the cells of some columns for each part. Raise DataError before those are made that take much memory."""
     table, left = _opened(path), max(_MOST_TEXT, _FILE_RATIO * path.stat().st_size)
     for part in range(len(table.sizes)):
-        columns = {name: table.column(part, name) for name in names}
-        size = sum(_size(path, name, values) for name, values in columns.items())
+        columns = [table.column(part, name) for name in names]
+        size = sum(map(partial(_size, path), names, columns))
         left -= size
         if size > _MOST_TEXT or left < 0:
-            where = f"{path}: column {max(columns, key=lambda name: _size(path, name, columns[name]))!r}"
-            raise DataError(f"{where} makes too many or too long texts of a small file: get the file from its authors")
-        yield [_cells(values) for values in columns.values()]
+            among = f"{path}: columns {', '.join(names)}"
+            raise DataError(f"{among} make too many or too long texts of a small file: get the file from its authors")
+        yield [*map(_cells, columns)]
 
 
 def _cells(values: Any) -> list[Any]:

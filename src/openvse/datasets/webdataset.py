@@ -19,8 +19,6 @@ from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.packed import FileSlice
 
 _TEXTS = ("txt", "caption", "json")
-
-
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
@@ -69,11 +67,7 @@ def find_shards(root: Path) -> list[Path]:
 
 
 _DOTTED = "member(s) with a dot in the field, which begins at the first dot of the name: rename them"
-
-
 _SECOND = "further image(s) of an item"
-
-
 _REPEATED = "key(s) that occur twice: image and captions are taken from one copy; write each key once"
 
 
