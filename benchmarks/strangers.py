@@ -35,6 +35,7 @@ from openvse.tasks.recipes import parse_recipe
 
 AT_ONCE = 2000
 LONGEST_S = 30.0
+MOST = 1 << 19  # bytes of a mutated file
 DESCRIPTION = (
     b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">'
     b'<rdf:Description xmlns:dc="http://purl.org/dc/elements/1.1/" xmlns:xmp="http://ns.adobe.com/xap/1.0/" '
@@ -105,7 +106,7 @@ def mutated(content: bytes, draw: random.Random, others: Sequence[bytes]) -> byt
                 content = content[:at] + draw.choice(ODD) + content[at:]
             case "number":
                 content = content[:at] + b"9" * draw.choice((1, 30, 4500)) + content[at:]
-        content = content[: 1 << 19]
+        content = content[:MOST]
     return content
 
 

@@ -258,18 +258,22 @@ def test_mutated_companions_and_tables_are_a_line_each(tmp_path, monkeypatch) ->
     """``python benchmarks/strangers.py`` draws thousands, and indexes the photographs."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     strangers = importlib.import_module("strangers")
+    monkeypatch.setattr(strangers, "MOST", 1 << 15)
     draw, lines, photos = random.Random(1), list[str](), tmp_path / "photos"
     photos.mkdir()
-    for number, kind in enumerate([*strangers.COMPANIONS] * 50):
+    for number, kind in enumerate([*strangers.COMPANIONS] * 20):
         (photos / f"{number}.jpg").write_bytes(b"\xff\xd8\xff")
         strangers.write_companion(photos / f"{number}.jpg", kind, draw)
     (listing,) = list_roots([Root(0, str(photos), "")], videos=False, ignore=(), follow_links=False)
-    assert len(listing.entries) == 300
+    assert len(listing.entries) == 120
     stated = new_metadata(None, listing, has_new=True)
     assert stated is not None
     for *_, name in listing.entries:
         lines += read_facts(photos / name, [photos / each for each in listing.sidecars.of(name)]).problems
-    assert len(lines) > 40 and not [each for each in (*lines, *stated.problems) if "\n" in each or len(each) > 2000]
-    for name, content in islice(strangers.tables(draw), 200):
+    assert len(lines) > 15 and not [each for each in (*lines, *stated.problems) if "\n" in each or len(each) > 2000]
+    for name, content in islice(strangers.tables(draw), 100):
         (tmp_path / name).write_bytes(content)
-        survives(lambda name=name: open_corpus(str(tmp_path / name), require_images=False))
+        try:
+            open_corpus(str(tmp_path / name), require_images=False)
+        except OpenVSEError as error:
+            assert "\n" not in str(error)
