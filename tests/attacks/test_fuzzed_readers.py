@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import random
 import struct
 import time
 from collections.abc import Callable
 from io import BytesIO
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +21,8 @@ from openvse.features.arrays import ArrayRows
 from openvse.features.entries import import_features, reading_item
 from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter
-from openvse.indexing.database import Root
 from openvse.indexing.manifest import read_manifest
-from openvse.indexing.scanning import list_roots, new_metadata
 from openvse.media.headers import read_xmp
-from openvse.media.sidecars import read_facts
 from openvse.model.folder import read_config
 from openvse.runtime.description import read_description
 from openvse.tokenization.vocabulary import Vocabulary
@@ -252,28 +246,3 @@ def test_tables_of_features(content, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tsv")
     (folder / "a.tsv").write_bytes(content)
     survives(lambda: import_features(folder / "a.tsv", folder / "store"))
-
-
-def test_mutated_companions_and_tables_are_a_line_each(tmp_path, monkeypatch) -> None:
-    """``python benchmarks/strangers.py`` draws thousands, and indexes the photographs."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    strangers = importlib.import_module("strangers")
-    monkeypatch.setattr(strangers, "MOST", 1 << 15)
-    draw, lines, photos = random.Random(1), list[str](), tmp_path / "photos"
-    photos.mkdir()
-    for number, kind in enumerate([*strangers.COMPANIONS] * 20):
-        (photos / f"{number}.jpg").write_bytes(b"\xff\xd8\xff")
-        strangers.write_companion(photos / f"{number}.jpg", kind, draw)
-    (listing,) = list_roots([Root(0, str(photos), "")], videos=False, ignore=(), follow_links=False)
-    assert len(listing.entries) == 120
-    stated = new_metadata(None, listing, has_new=True)
-    assert stated is not None
-    for *_, name in listing.entries:
-        lines += read_facts(photos / name, [photos / each for each in listing.sidecars.of(name)]).problems
-    assert len(lines) > 15 and not [each for each in (*lines, *stated.problems) if "\n" in each or len(each) > 2000]
-    for name, content in islice(strangers.tables(draw), 100):
-        (tmp_path / name).write_bytes(content)
-        try:
-            open_corpus(str(tmp_path / name), require_images=False)
-        except OpenVSEError as error:
-            assert "\n" not in str(error)
