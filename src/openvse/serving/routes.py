@@ -24,8 +24,10 @@ from openvse.media.videos import ClipSource
 from openvse.serving.layers import COOKIE, Sessions, is_bearer, is_token, session_in
 from openvse.serving.schemas import (
     FOUND_EXAMPLE,
+    JUDGED_EXAMPLE,
     OLD,
     Id,
+    JudgementBody,
     Key,
     ManySearches,
     Name,
@@ -35,6 +37,7 @@ from openvse.serving.schemas import (
     QuestionBody,
     QuestionText,
     SearchFields,
+    Sentence,
     Session,
     asked_by,
 )
@@ -70,6 +73,9 @@ def _check_names(request: Request) -> None:
 
 
 api = APIRouter(prefix="/api", responses=REFUSALS, dependencies=[Depends(_check_names)])
+judging = APIRouter(prefix="/api", responses=REFUSALS, dependencies=[Depends(_check_names)])
+"""The routes by which a server learns what fits, which is off unless asked for."""
+
 plain = APIRouter()
 
 ItemKey = Annotated[Key, Path()]
@@ -273,6 +279,18 @@ async def ask_upload(request: Request, image: Image, question: Annotated[Questio
     service = _service(request)
     async with service.uploaded(image) as decoded:
         return await service.answer(decoded, question)
+
+
+@judging.get("/judgements", tags=["judgements"], responses=_shown(JUDGED_EXAMPLE))
+async def judged(request: Request, text: Annotated[Sentence, Query(min_length=1)]) -> dict[str, Any]:
+    """Return the judged items of a sentence, how many judgements move probabilities, and what 0.5 has become."""
+    return await _service(request).judged(text)
+
+
+@judging.post("/judgements", tags=["judgements"], responses=_shown(JUDGED_EXAMPLE))
+async def judge(request: Request, said: JudgementBody) -> dict[str, Any]:
+    """Keep that an item fits a sentence, which then finds it first, or does not, which leaves it out."""
+    return await _service(request).judged(said.text, said.key, said.fits)
 
 
 @plain.get("/health", tags=["server"])

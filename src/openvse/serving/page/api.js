@@ -54,5 +54,7 @@ export const info = () => ask("api/info");
 export const item = (key, signal) => ask(`api/items/${key}`, { signal });
 export const looked = (key, q, signal) => ask(`api/items/${key}/looked?${new URLSearchParams({ q })}`, { signal });
 export const question = (key, text, signal) => ask(`api/items/${key}/ask`, { ...json({ question: text }), signal });
+export const judged = (text) => ask(`api/judgements?${new URLSearchParams({ text })}`);
+export const judge = (said) => ask("api/judgements", json(said));
 export const enter = (token) => ask("session", json({ token }));
 export const address = (path) => path.replace(/^\//, "");
