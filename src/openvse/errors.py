@@ -171,7 +171,8 @@ def decoded_text(content: bytes, where: object, *, first_line: int = 1, offset: 
     except UnicodeDecodeError as error:
         line = first_line + content.count(b"\n", 0, error.start)
         raise TextError(
-            f"{where}, line {line}: byte {offset + error.start} ({content[error.start]:#04x}) is not UTF-8: convert it"
+            f"{where}, line {line}: byte {offset + error.start} ({content[error.start]:#04x}) is not UTF-8: save it "
+            "as UTF-8"
         ) from error
 
 

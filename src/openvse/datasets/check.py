@@ -113,7 +113,7 @@ def _enough(corpus: Corpus) -> list[Finding]:
     least = max(phase.get("least_images", 0) for phase in read_recipe("folder")["training"]["phases"])
     what = "trains" if count >= least else "only solves its closed form"
     text = f"{count:,} images for training, with which the recipe folder {what}: it trains with {least:,} or more"
-    return [Finding("ok", text), Finding("note", more_captions(count))]
+    return [Finding("ok", text), Finding("ok", more_captions(count))]
 
 
 def describe_data(name: str) -> str:
