@@ -19,6 +19,7 @@ from openvse.media.text_reading import TextLine
 from openvse.scoring.hubs import BANK
 from openvse.search import Answer, Hit, SearchEngine
 from openvse.search.hits import FILE_KEYS, uncertainty_of
+from openvse.search.provided import Teaches
 from openvse.serving.batching import RememberingModel
 from openvse.stores import EngineAddress
 from openvse.stores.following import state_file
@@ -30,11 +31,15 @@ _COUNT_AGAIN_S = 15.0
 
 @dataclass(frozen=True)
 class Source:
-    """An index or a store to serve, opened again after every change. See ``SearchEngine`` for the fields."""
+    """An index or a store to serve, opened again after every change. See ``SearchEngine`` for the fields.
+
+    A ``teacher`` of the index changes it, too.
+    """
 
     place: Path | EngineAddress
     engine: str | None = field(default=None, repr=False)
     images: Path | None = None
+    teacher: Teaches | None = field(default=None, repr=False)
 
     @property
     def pause_s(self) -> float:
@@ -43,6 +48,9 @@ class Source:
 
     def open(self, model: RememberingModel) -> Served:
         """Return its present state."""
+        if self.teacher is not None and isinstance(self.place, Path):
+            taught, index = self.teacher.present(Index.open(self.place))
+            return Served(SearchEngine(model.of(taught), index), (self.place,))
         opened = self.place if isinstance(self.place, EngineAddress) else Index.open(self.place)
         folders = () if isinstance(self.place, EngineAddress) else (self.place,)
         return Served(SearchEngine(model, opened, engine=self.engine, images=self.images), folders)
@@ -59,7 +67,8 @@ class Source:
         if address.engine != "exact":  # it is written when the engine has followed the index
             files.append(state_file(address))
         stats = [file.stat() if file.exists() else None for file in files]
-        return tuple(each and (each.st_ino, each.st_mtime_ns, each.st_size) for each in stats)
+        taught = 0 if self.teacher is None else self.teacher.number
+        return taught, *(each and (each.st_ino, each.st_mtime_ns, each.st_size) for each in stats)
 
 
 class Served:
