@@ -7,9 +7,10 @@ python studies/names_of_classes.py flickr8k:FOLDER --store windows --arrays arra
 
 Images and sentences are described once, as the aggregators of ``folder`` do it, into ``--arrays``. Maps are solved from
 images that are drawn from the training split as ``own_folder.py`` draws them, and measured plainly and with hubs taken
-out by a bank of the images that they were solved from. Size 0 knows no caption and takes the mean of the images that
-are searched. ``--shuffled`` gives the classes each other's names. ``--words`` prints, without captions, which share of
-the ten best images for a word has it in a caption, and which share of all images.
+out by a bank of the images that they were solved from: without names, with them, and with both sides whitened by the
+errors of left-out images. Size 0 knows no caption and takes the mean of the images that are searched. ``--shuffled``
+gives the classes each other's names. ``--words`` prints, without captions, which share of the ten best images for a
+word has it in a caption, and which share of all images.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.report import Report
 from openvse.features.store import FeatureStore
 from openvse.retrieval.build import build_model
-from openvse.retrieval.closed_form import described_by, ridge_regression, whitening
+from openvse.retrieval.closed_form import NOISE_FLOOR, LinearMaps, described_by, linear_maps, maps_of_names
 from openvse.retrieval.names import class_names
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.similarities import SetMax
@@ -45,7 +46,14 @@ ALONE = [
     "image.aggregator={name: pooled_linear, power: 0.5, classes: 1000}",
     "text.aggregator=pooled_linear",
 ]
-Maps = tuple[Any, Any, Any, Any]  # weight and mean of the images, weight and mean of the sentences
+OFF = 1e9  # a floor of the covariance of errors that hides it
+VARIANTS = {
+    "plain": (False, OFF),
+    "names": (True, OFF),
+    "names, errors": (True, NOISE_FLOOR),
+    "errors": (False, NOISE_FLOOR),
+}
+"""Whether there are names, and the floor of the covariance of errors."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -71,16 +79,16 @@ def main(arguments: Sequence[str]) -> None:
     labels = np.asarray(corpus.split_labels())
     learn, test = (np.flatnonzero(labels == split) for split in ("train", options.split))
     for size in options.sizes:
-        runs: dict[bool, list[tuple[Report, Report]]] = {}
+        runs: dict[str, list[tuple[Report, Report]]] = {}
         for seed in options.seeds if 0 < size < len(learn) else [0]:
             chosen = learn[random.Random(f"{size} {seed}").sample(range(len(learn)), min(size, len(learn)))]
-            for names in (True, False) if size else (True,):
-                maps = solved(corpus, known, chosen, names) if size else named(known, test)
-                runs.setdefault(names, []).append(measured(corpus, known, maps, test, chosen))
-        for names, reports in runs.items():
-            print(f"{size:5} {'names' if names else 'plain'}: {row(reports)}", flush=True)
-        if size:
-            print(f"{size:5} names - plain, hubs out: {difference(runs[True], runs[False])}", flush=True)
+            for name, how in VARIANTS.items() if size else [("names", None)]:
+                maps = solved(corpus, known, chosen, *how) if how else named(known, test)
+                runs.setdefault(name, []).append(measured(corpus, known, maps, test, chosen))
+        for name, reports in runs.items():
+            print(f"{size:5} {name}: {row(reports)}", flush=True)
+            if size and name != "plain":
+                print(f"{size:5} {name} - plain, hubs out: {difference(reports, runs['plain'])}", flush=True)
     if options.words:
         print_words(corpus, known, test, options.words)
 
@@ -100,37 +108,29 @@ def describe(corpus: Corpus, store: Path, recipe: str) -> dict[str, Any]:
     return {"X": np.concatenate(images), "T": texts, "E": table}
 
 
-def solved(corpus: Corpus, known: dict[str, Any], chosen: Any, names: bool) -> Maps:
-    """Return the maps that ``closed_form.solve`` makes of some captioned images."""
-    part, table = corpus.select(chosen), known["E"]
-    order = corpus.relevance.texts[np.isin(corpus.relevance.images, chosen)]
-    targets = np.zeros((len(chosen), table.shape[1]))
-    row_of = dict(zip(chosen.tolist(), range(len(chosen)), strict=True))
-    owners = [row_of[image] for image in corpus.relevance.images[np.isin(corpus.relevance.images, chosen)].tolist()]
-    np.add.at(targets, owners, known["T"][order])
-    targets /= np.bincount(part.relevance.images, minlength=len(chosen))[:, None]
-    pooled, likely = np.split(known["X"][chosen], [-len(table)], axis=1)
-    found = ridge_regression(pooled, targets, likely @ table if names else None)
-    weight, mean = np.vstack([found.weight, found.scale * table]), known["X"][chosen].mean(0)
-    white = whitening((known["X"][chosen] - mean) @ weight, table.shape[1])
-    return weight @ white, mean, white, found.target_mean
+def solved(corpus: Corpus, known: dict[str, Any], chosen: Any, names: bool, noise_floor: float) -> LinearMaps:
+    """Return the maps of some captioned images."""
+    pairs, row_of = corpus.relevance, np.full(len(corpus.image_ids), -1)
+    row_of[chosen] = np.arange(len(chosen))
+    owners = row_of[pairs.images]
+    sentences, table = known["T"][pairs.texts[owners >= 0]], known["E"] if names else 0 * known["E"]
+    return linear_maps(known["X"][chosen], sentences, owners[owners >= 0], table, table.shape[1], noise_floor)[0]
 
 
-def named(known: dict[str, Any], test: Any) -> Maps:
+def named(known: dict[str, Any], test: Any) -> LinearMaps:
     """Return the maps of names alone."""
-    table, images = known["E"], known["X"]
-    white = whitening(table - table.mean(0), table.shape[1])
-    weight = np.vstack([np.zeros((images.shape[1] - len(table), len(white))), table @ white])
-    return weight, images[test].mean(0), white, np.zeros(len(white))
+    count, width = known["E"].shape
+    likely = known["X"][test, -count:].mean(0)
+    return maps_of_names(known["E"], likely, known["X"].shape[1] - count, width)
 
 
 def print_words(corpus: Corpus, known: dict[str, Any], test: Any, words: Sequence[str]) -> None:
     """Print the precision of the ten best images for each word, without captions, beside the share of all images."""
-    member, relevance = member_of(corpus, known, named(known, test), test)
+    maps = named(known, test)
+    member, relevance = member_of(corpus, known, maps, test)
     captions = np.asarray(corpus.select(test).captions)
-    weight = named(known, test)[2]
     model = build_model(validated(RetrievalRecipe, read_recipe("folder", ALONE))).eval()
-    queries = unit(described_by(model).encode_text(list(words)).vectors[:, 0].double().numpy() @ weight)
+    queries = unit(described_by(model).encode_text(list(words)).vectors[:, 0].double().numpy() @ maps.text)
     found = (member.images.vectors[:, 0] @ queries.vectors[:, 0].T).numpy()
     for word, column in zip(words, found.T, strict=True):
         has = np.array([f" {word} " in f" {text.lower().replace('.', ' ').replace(',', ' ')} " for text in captions])
@@ -140,7 +140,7 @@ def print_words(corpus: Corpus, known: dict[str, Any], test: Any, words: Sequenc
         print(f"{word}: {images[best].mean():.1f} of the ten best, {images.mean():.2f} of all", flush=True)
 
 
-def measured(corpus: Corpus, known: dict[str, Any], maps: Maps, test: Any, chosen: Any) -> tuple[Report, Report]:
+def measured(corpus: Corpus, known: dict[str, Any], maps: LinearMaps, test: Any, chosen: Any) -> tuple[Report, Report]:
     """Return the report of a split, plain and with hubs taken out, if the images are enough for a bank."""
     member, relevance = member_of(corpus, known, maps, test)
     plain = evaluate_sets(member.images, member.texts, relevance, member.similarity, name="plain")
@@ -156,15 +156,14 @@ def measured(corpus: Corpus, known: dict[str, Any], maps: Maps, test: Any, chose
     return plain, evaluate_sets(member.images, member.texts, relevance, member.similarity, name="hubs out", bank=bank)
 
 
-def member_of(corpus: Corpus, known: dict[str, Any], maps: Maps, images: Any) -> tuple[Member, Any]:
+def member_of(corpus: Corpus, known: dict[str, Any], maps: LinearMaps, images: Any) -> tuple[Member, Any]:
     """Return the embeddings of some images and of their sentences, in the order of ``Corpus.select``."""
-    weight, mean, white, text_mean = maps
     numbered = [str(number) for number in range(len(corpus.captions))]
     part = Corpus(
         corpus.name, corpus.image_ids, corpus.image_paths, tuple(numbered), corpus.relevance, corpus.splits
     ).select(images)
     texts = known["T"][[int(number) for number in part.captions]]
-    sets = (unit((known["X"][images] - mean) @ weight), unit((texts - text_mean) @ white))
+    sets = (unit((known["X"][images] - maps.image_mean) @ maps.image), unit((texts - maps.text_mean) @ maps.text))
     return Member(*sets, SetMax()), part.relevance
 
 

@@ -20,6 +20,9 @@ from openvse.retrieval.closed_form import (
     WHITENING,
     Ridge,
     _adapt,
+    described_by,
+    linear_maps,
+    noise_whitening,
     ridge_regression,
     solve,
     whitening,
@@ -85,6 +88,32 @@ def test_whitening_takes_the_common_directions_down() -> None:
     np.testing.assert_array_equal(whitening(predictions, 5)[:, 3:], 0)
 
 
+def test_noise_is_whitened_by_its_inverse_root_and_by_less_from_few_images() -> None:
+    errors = np.random.default_rng(0).normal(size=(90, 4)) @ np.diag([4, 2, 1, 0.5])
+    covariance = errors.T @ errors
+    unit = np.trace(covariance) / 4
+    for images, floor in ((1, 15.0), (30, 3 * (1 + 4 / 30))):
+        white = noise_whitening(errors, images, 3.0)
+        np.testing.assert_allclose(white @ (covariance / unit + floor * np.eye(4)) @ white, np.eye(4), atol=1e-9)
+    np.testing.assert_allclose(noise_whitening(np.zeros((5, 4)), 5, 3.0), np.eye(4) / np.sqrt(5.4))
+
+
+def test_the_errors_of_left_out_images_whiten_both_sides() -> None:
+    """Each caption counts, and its error is its distance from what the other images predict for its image."""
+    rng = np.random.default_rng(0)
+    images, owners = rng.normal(size=(9, 5)), np.array([*range(9), 0, 0, 4])
+    sentences, table = rng.normal(size=(12, 4)), rng.normal(size=(2, 4))
+    maps, found = linear_maps(images, sentences, owners, table, 4)
+    targets = np.array([sentences[owners == each].mean(0) for each in range(9)])
+    errors = sentences - targets[owners] + found.errors[owners]
+    noise, weight = noise_whitening(errors, 9, 3.0), np.vstack([found.weight, found.scale * table])
+    white = noise @ whitening((images - images.mean(0)) @ weight @ noise, 4)
+    np.testing.assert_allclose(maps.text, white, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(maps.image, weight @ white, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(maps.text_mean, targets.mean(0))
+    np.testing.assert_allclose(maps.image_mean, images.mean(0))
+
+
 @pytest.mark.parametrize("width", [3, 30])
 def test_images_that_are_all_the_same_predict_the_mean(width: int) -> None:
     targets = np.random.default_rng(0).normal(size=(12, 4))
@@ -134,8 +163,12 @@ def test_a_solved_model_has_the_scores_of_the_formula(corpus: Path) -> None:
         local = images.gather(images.positions(data.image_ids))
         pooled = local.values.sum(1) / local.mask.sum(1, keepdim=True)
         described = torch.nn.functional.normalize(pooled, dim=1).double().numpy()
-    predicted = (described - found.image_mean) @ found.weight
-    expected = predicted @ whitening(predicted, recipe.embed_dim)
+    sentences = embed_corpus(described_by(model), data, images).texts.vectors[:, 0].double().numpy()
+    maps, again = linear_maps(
+        described, sentences, data.relevance.images, np.zeros((0, sentences.shape[1])), recipe.embed_dim
+    )
+    assert again.ridge == found.ridge
+    expected = (described - maps.image_mean) @ maps.image
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(embedded.images.vectors[:, 0].numpy(), expected, atol=1e-4)
 

@@ -19,7 +19,7 @@ from openvse.datasets.openmoji import render_emoji
 from openvse.errors import IndexFormatError, ModelError, RecipeError
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.retrieval.closed_form import RIDGES_OF_REST, ridge_regression, set_from_names, whitening
+from openvse.retrieval.closed_form import RIDGES_OF_REST, maps_of_names, ridge_regression, set_maps, whitening
 from openvse.retrieval.names import class_names, imagenet_names, names_of
 from openvse.search import opening
 from openvse.specs.model import TwoTowerSpec
@@ -183,7 +183,7 @@ def test_without_captions_images_are_the_whitened_sentences_of_their_classes() -
     part = model.image.aggregator
     assert isinstance(part, PooledLinear) and part.classifier is not None
     table, mean = rng.normal(size=(1000, model.text.encoder.local_dim)), rng.random(1000)
-    set_from_names(model, table, mean)
+    set_maps(model, maps_of_names(table, mean, 1280, 12))
     torch.nn.init.normal_(part.classifier.weight, std=0.3)
     features = Features(torch.randn(2, 3, 1280), torch.ones(2, 3, dtype=torch.bool))
     with torch.no_grad():

@@ -1,8 +1,8 @@
 """The best linear map from images to sentences, in closed form: a start for training, and a baseline for it.
 
 Both aggregators of the model are ``pooled_linear``, or ``gated`` or ``beside`` around one. Ridge regression maps its
-pooled images to the mean of the pooled sentences of each image. Both sides are then whitened in part, so that content
-common to all captions (people, dogs) counts less.
+pooled images to the mean of the pooled sentences of each image. Both sides are then whitened twice, so that two things
+count less: what the map cannot predict of a sentence, and content common to all captions (people, dogs).
 
 The names of the classes that the backbone tells apart are a prior of this map. The sentences of the classes, weighted
 by their probabilities, are a guess of the sentence of an image that needs no caption (ConSE, Norouzi et al., 2014).
@@ -11,12 +11,12 @@ by their probabilities, are a guess of the sentence of an image that needs no ca
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from openvse.aggregators import Aggregator
@@ -41,6 +41,9 @@ LEAST_IMAGES = 3
 WHITENING, FLOOR = 0.25, 0.03
 """Exponent of the whitening (0 is none, 0.5 is full), and the share of the largest variance added to each."""
 
+NOISE_FLOOR = 3.0
+"""What is added to each variance of the errors of sentences, in units of their mean, if the images are very many."""
+
 
 @dataclass(frozen=True)
 class Ridge:
@@ -52,6 +55,7 @@ class Ridge:
         ridge: in units of the mean squared length of the centred images.
         explained: the share of the targets' variance that the predictions of left-out items explain. Negative if the
             mean is a better guess.
+        errors: the targets less the predictions of left-out items.
     """
 
     weight: Float[np.ndarray, "C S"]
@@ -59,7 +63,18 @@ class Ridge:
     target_mean: Float[np.ndarray, "S"]
     ridge: float
     explained: float
+    errors: Float[np.ndarray, "n S"]
     scale: float = 0.0
+
+
+@dataclass(frozen=True)
+class LinearMaps:
+    """An image x becomes ``(x - image_mean) image``, a sentence q becomes ``(q - text_mean) text``."""
+
+    image: Float[np.ndarray, "L D"]
+    image_mean: Float[np.ndarray, "L"]
+    text: Float[np.ndarray, "S D"]
+    text_mean: Float[np.ndarray, "S"]
 
 
 def ridge_regression(
@@ -91,22 +106,92 @@ def ridge_regression(
     # In the basis, x = left * scale. The predictions of a ridge r shrink each direction by v / (v + r).
     left = basis if dual else x @ basis
     onto, onto_guesses = left.T @ y, left.T @ g
-    tried: list[tuple[float, float, float, Float[np.ndarray, "k"], float]] = []
-    for ridge in RIDGES if guesses is None else RIDGES_OF_REST:
-        inverse = 1 / (variances + ridge * unit)
-        shrink = (variances * inverse if dual else inverse)[:, None]
+
+    def left_out(ridge: float) -> tuple[Float[np.ndarray, "n S"], float]:
+        """Return the errors of left-out items with a ridge, and the scale."""
+        shrink = ((variances if dual else 1) / (variances + ridge * unit))[:, None]
         others = (1 - (left**2) @ shrink - 1 / count).clip(min=1e-9)
         a, b = (y - left @ (shrink * onto)) / others, (g - left @ (shrink * onto_guesses)) / others
         scale = max(0.0, float((a * b).sum() / max((b**2).sum(), np.finfo(float).tiny)))
-        errors = ((a - scale * b) ** 2).sum(1)
-        tried.append((float(errors.mean()), ridge, scale, inverse, float(errors.std(ddof=1))))
-    least, *_, spread = min(tried, key=lambda each: each[0])
-    allowed = least if guesses is None else least + spread / np.sqrt(count)
-    error, ridge, scale, inverse, _ = [each for each in tried if each[0] <= allowed][-1]
-    solved = basis @ (inverse[:, None] * (onto - scale * onto_guesses))
+        return a - scale * b, scale
+
+    squares = {ridge: (left_out(ridge)[0] ** 2).sum(1) for ridge in (RIDGES if guesses is None else RIDGES_OF_REST)}
+    least = min(squares.values(), key=np.mean)
+    allowed = least.mean() + (0 if guesses is None else least.std(ddof=1) / np.sqrt(count))
+    ridge = max(ridge for ridge, each in squares.items() if each.mean() <= allowed)
+    errors, scale = left_out(ridge)
+    solved = basis @ ((onto - scale * onto_guesses) / (variances + ridge * unit)[:, None])
     weight = x.T @ solved if dual else solved
-    explained = 1 - error * count / max(float((y**2).sum()), np.finfo(float).tiny)
-    return Ridge(weight, image_mean, target_mean, ridge, explained, scale)
+    explained = 1 - float(squares[ridge].sum()) / max(float((y**2).sum()), np.finfo(float).tiny)
+    return Ridge(weight, image_mean, target_mean, ridge, explained, errors, scale)
+
+
+def noise_whitening(errors: Float[np.ndarray, "m S"], images: int, floor: float) -> Float[np.ndarray, "S S"]:
+    """Return ``(N / mean eigenvalue of N + floor (1 + S / images) I)^-1/2``, N the covariance of the errors.
+
+    A prediction and its sentence differ by noise with the covariance N, so differences count by its inverse, as in
+    within-class covariance normalisation (Hatch, Kajarekar and Stolcke, 2006). From few images, N is hardly known: the
+    eigenvalues of the covariance of n vectors in S dimensions spread by S / n even if the true ones are all the same.
+    """
+    variances, basis = np.linalg.eigh(errors.T @ errors)
+    size = len(variances)
+    shares = variances.clip(min=0) / (variances.mean() or 1.0)
+    white: Float[np.ndarray, "S S"] = (basis * (shares + floor * (1 + size / images)) ** -0.5) @ basis.T
+    return white
+
+
+def linear_maps(
+    images: Float[np.ndarray, "n L"],
+    sentences: Float[np.ndarray, "m S"],
+    owners: Integer[np.ndarray, "m"],
+    table: Float[np.ndarray, "K S"],
+    width: int,
+    noise_floor: float = NOISE_FLOOR,
+) -> tuple[LinearMaps, Ridge]:
+    """Return the maps of both sides, and the regression with its own error.
+
+    Args:
+        images: u, the pooled images, and after it the probabilities of K classes.
+        sentences: the captions of the images, one or more of each.
+        owners: the row of the image of each sentence.
+        table: the sentences of the names of the classes. All are 0 without names. K may be 0.
+        width: D, the width of both sides.
+        noise_floor: the floor of ``noise_whitening``, which a very large one switches off.
+    """
+    targets = _mean_of_each(sentences, owners, len(images))
+    pooled, likely = np.split(images, [images.shape[1] - len(table)], axis=1)
+    found = ridge_regression(pooled, targets, likely @ table if table.any() else None)
+    weight, mean = np.vstack([found.weight, found.scale * table]), images.mean(0, dtype=float)
+    noise = noise_whitening(sentences - targets[owners] + found.errors[owners], len(images), noise_floor)
+    white = noise @ whitening((images - mean) @ (weight @ noise), width)
+    return LinearMaps(weight @ white, mean, white, found.target_mean), found
+
+
+def _mean_of_each(
+    sentences: Float[np.ndarray, "m S"], owners: Integer[np.ndarray, "m"], images: int
+) -> Float[np.ndarray, "n S"]:
+    sums = np.zeros((images, sentences.shape[1]))
+    np.add.at(sums, owners, sentences)
+    means: Float[np.ndarray, "n S"] = sums / np.bincount(owners, minlength=images).clip(min=1)[:, None]
+    return means
+
+
+def maps_of_names(
+    table: Float[np.ndarray, "K S"], likely: Float[np.ndarray, "K"], pooled: int, width: int
+) -> LinearMaps:
+    """Return the maps without captions: the probabilities of classes, less their mean, times their sentences.
+
+    Sentences keep their own mean, which no caption is there to tell. The sentences of the classes whiten both sides.
+
+    Args:
+        table: the sentences of the names of the classes.
+        likely: the mean of the probabilities over the images.
+        pooled: the width of u, which the map does not read.
+        width: D, the width of both sides.
+    """
+    white = whitening(table - table.mean(0), width)
+    weight = np.vstack([np.zeros((pooled, width)), table @ white])
+    return LinearMaps(weight, np.pad(likely, (pooled, 0)), white, np.zeros(table.shape[1]))
 
 
 def whitening(predictions: Float[np.ndarray, "n S"], width: int) -> Float[np.ndarray, "S D"]:
@@ -144,19 +229,11 @@ def solve(
     sets = (embedded.images, embedded.texts)
     images, sentences = (each.vectors.squeeze(1).double().numpy() for each in sets)
     pairs = embedded.corpus.relevance
-    targets = np.zeros((len(images), sentences.shape[1]))
-    np.add.at(targets, pairs.images, sentences[pairs.texts])
-    targets /= np.bincount(pairs.images, minlength=len(images)).clip(min=1)[:, None]
     if image.residual or text.residual:
-        return _adapt(image, images, targets)
-    pooled, likely = np.split(images, [images.shape[1] - image.classes], axis=1)
-    table = sentences_of(described, names) if names else np.zeros((image.classes, targets.shape[1]))
-    regression = ridge_regression(pooled, targets, likely @ table if names else None)
-    whole = np.vstack([regression.weight, regression.scale * table])
-    regression = replace(regression, weight=whole, image_mean=images.mean(0))
-    white = whitening((images - regression.image_mean) @ regression.weight, image.linear.out_features)
-    _set(image, regression.weight @ white, regression.image_mean)
-    _set(text, white, regression.target_mean)
+        return _adapt(image, images, _mean_of_each(sentences[pairs.texts], pairs.images, len(images)))
+    table = sentences_of(described, names) if names else np.zeros((image.classes, sentences.shape[1]))
+    maps, regression = linear_maps(images, sentences[pairs.texts], pairs.images, table, image.linear.out_features)
+    set_maps(model, maps)
     return regression
 
 
@@ -174,16 +251,10 @@ def sentences_of(described: TwoTower, names: Sequence[str]) -> Float[np.ndarray,
 
 
 @torch.no_grad()
-def set_from_names(model: TwoTower, table: Float[np.ndarray, "K S"], mean: Float[np.ndarray, "K"]) -> None:
-    """Give both sides the map without captions: the probabilities of classes, less their mean, times their sentences.
-
-    Sentences keep their own mean, which no caption is there to tell. The sentences of the classes whiten both sides.
-    """
-    image, text = (linear_of(side, getattr(model, side).aggregator) for side in ("image", "text"))
-    white = whitening(table - table.mean(0), image.linear.out_features)
-    unread = image.linear.in_features - image.classes
-    _set(image, np.vstack([np.zeros((unread, white.shape[1])), table @ white]), np.pad(mean, (unread, 0)))
-    _set(text, white, np.zeros(table.shape[1]))
+def set_maps(model: TwoTower, maps: LinearMaps) -> None:
+    """Give both sides of a model the weights of linear maps."""
+    _set(linear_of("image", model.image.aggregator), maps.image, maps.image_mean)
+    _set(linear_of("text", model.text.aggregator), maps.text, maps.text_mean)
 
 
 def can_adapt(model: TwoTower) -> bool:

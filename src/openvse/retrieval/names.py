@@ -22,7 +22,7 @@ from openvse.media.packed import ImageFile
 from openvse.model.two_tower import TwoTower
 from openvse.pipeline import WorkProgress, tell_skipped
 from openvse.retrieval.build import build_model
-from openvse.retrieval.closed_form import described_by, linear_of, sentences_of, set_from_names
+from openvse.retrieval.closed_form import described_by, linear_of, maps_of_names, sentences_of, set_maps
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs.load import read_recipe, validated
 from openvse.specs.model import Part, TwoTowerSpec
@@ -133,7 +133,9 @@ def model_of_names(
     batches = (features.positions(there[start : start + 128]) for start in range(0, len(there), 128))
     with torch.inference_mode():
         seen = [described.image(features.gather(batch)).vectors[:, 0, -len(names) :] for batch in batches]
-    set_from_names(model, sentences_of(described, names), torch.cat(seen).double().mean(0).numpy())
+    linear = linear_of("image", model.image.aggregator).linear
+    sentences, likely = sentences_of(described, names), torch.cat(seen).double().mean(0).numpy()
+    set_maps(model, maps_of_names(sentences, likely, linear.in_features - len(names), linear.out_features))
     described_as = f"A model of the names of {len(names):,} things, made without captions. {FINDS}."
     model.provenance = {"recipe": recipe.name, "seed": recipe.seed, "description": described_as}
     return model
