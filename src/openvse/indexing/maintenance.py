@@ -151,7 +151,7 @@ def _copy(index: FoundIndex, opened: ExitStack, new: Float[np.ndarray, "count K 
         writer.flush()
     with database.transaction():
         numbers = {writer: database.new_file(writer.path.name, writer.rows) for writer in written}
-        database.place((numbers[writer], *rest) for writer, *rest in places)
+        database.place((numbers[writer], row, checksum, key) for writer, row, checksum, key in places)
         database.drop_empty_files()
 
 

@@ -300,8 +300,10 @@ def interface_of(service: Service) -> FastAPI:
     app.mount("/page", page, name="page")
 
     @app.get("/", include_in_schema=False)
+    @app.get("/teach", include_in_schema=False)
     async def first(request: Request) -> Response:
-        reply = await page.get_response("index.html", request.scope)
+        is_teaching = service.teacher is not None and request.scope["path"] == "/teach"
+        reply = await page.get_response("teach.html" if is_teaching else "index.html", request.scope)
         reply.headers["cache-control"] = "no-cache"
         return reply
 

@@ -313,10 +313,13 @@ class Service:
         with self._slow_places.held():
             return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._teaching, work))
 
-    def taught(self, teacher: Teaches, skip: Collection[str] = ()) -> dict[str, Any]:
+    def taught(self, teacher: Teaches, skip: Collection[int] = ()) -> dict[str, Any]:
         """Return how much was taught, and the items to teach next, each with the words that fit it best."""
-        served, following = self.served, []
-        for item in teacher.next(_NEXT, skip):
+        served, following, passed = self.served, [], set[str]()
+        for key in skip:
+            with suppress(MissingItemError):
+                passed.add(served.id_of(key))
+        for item in teacher.next(_NEXT, passed):
             with suppress(MissingItemError):  # the index has changed meanwhile
                 about = served.describe(served.key(item))
                 chosen = {name: about[name] for name in ("key", "id", "name", "thumbnail")}
@@ -344,7 +347,7 @@ class Service:
     def _read_captions(self) -> None:
         """Read the captions of the first folder again, if its text files have changed. A failure leaves none."""
         if self.teacher is not None:
-            self._captions = self.teacher.captions
+            self._captions = dict(self.teacher.captions)
             return
         root = self.served.engine.root
         if (state := texts_in(root)) == self._captions_of:

@@ -74,6 +74,12 @@ class Describer(Backbone):
         return Features(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool))
 
 
+def map_of(tower: Any) -> tuple[Float[np.ndarray, "L D"], Float[np.ndarray, "D"]]:
+    """Return the weight and the bias of the linear map of one side of a model."""
+    linear = tower.aggregator.linear
+    return linear.weight.detach().numpy().T, linear.bias.detach().numpy()
+
+
 def name_of(path: Path, modified_ns: int, size: int) -> str:
     """Return the id of the row of a file."""
     return f"{modified_ns}-{size}-{path.name}".replace("\n", " ")
@@ -115,7 +121,8 @@ class Described:
 
     def rows(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n L"]:
         """Return descriptions in double precision."""
-        return self._rows[positions].astype(np.float64)
+        rows: Float[np.ndarray, "n L"] = self._rows[positions].astype(np.float64)
+        return rows
 
     def mapped(
         self, positions: Int[np.ndarray, "n"], weight: Float[np.ndarray, "L D"], bias: Float[np.ndarray, "D"]
@@ -136,9 +143,7 @@ class Described:
 
     def embed(self, positions: Int[np.ndarray, "B"], batch_size: int) -> ArraySet:
         """Embed the images of some rows by the model."""
-        linear = self._model.image.aggregator.linear
-        weight, bias = (each.detach().numpy() for each in (linear.weight, linear.bias))
-        return ArraySet.full(self.mapped(np.asarray(positions), weight.T, bias)[:, np.newaxis])
+        return ArraySet.full(self.mapped(np.asarray(positions), *map_of(self._model.image))[:, np.newaxis])
 
 
 def describe_folder(

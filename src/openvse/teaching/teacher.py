@@ -45,7 +45,7 @@ from openvse.retrieval.closed_form import LinearMaps, described_by, linear_maps,
 from openvse.retrieval.names import LEAST_CAPTIONED, class_names
 from openvse.search.sheets import captions_beside
 from openvse.teaching.captions import CaptionFile, checked_captions
-from openvse.teaching.described import FOLDER, Described, can_learn, name_of
+from openvse.teaching.described import FOLDER, Described, can_learn, map_of, name_of
 from openvse.training.inputs import AUTO
 
 ENOUGH_TO_TRAIN = 300
@@ -53,7 +53,7 @@ ENOUGH_TO_TRAIN = 300
 
 _TAUGHT = "taught"  # the setting of an index with a digest of what it has learned
 _MODEL = "model"  # how the folders of models in an index begin
-_QUIET_S = 10.0
+_QUIET_S, _LONG_S = 10.0, 60.0
 _SAMPLE = 1000  # items that stand for all
 _MOST_WORDS = 500  # of captions, which may be suggested
 
@@ -126,6 +126,7 @@ class Teacher:
         self._number, self._is_ended, self._live, self.saved = 0, False, self._model, self._model
         self._seen: tuple[ItemTable, Int[np.ndarray, "count"]] | None = None  # the items, and their descriptions
         self._rows: dict[str, int] = {}
+        self._order: list[str] = []
         self._vectors: tuple[object, object, Float[np.ndarray, "count D"]] | None = None  # by a model, of some rows
         self._look(Index.open(place))
         self._learn()
@@ -264,24 +265,31 @@ class Teacher:
         """Return the embeddings of all items by a model."""
         assert self._described is not None, "only such a model learns"
         if self._vectors is None or self._vectors[0] is not model or self._vectors[1] is not rows:
-            self._vectors = model, rows, self._described.mapped(rows, *_weights(model.image))
+            self._vectors = model, rows, self._described.mapped(rows, *map_of(model.image))
         return self._vectors[2]
 
     # What the index on the disk knows.
 
     def _follow(self) -> None:
-        """Let the index on the disk follow when nothing was taught for some seconds."""
+        """Let the index on the disk follow when nothing was taught for some seconds, and its towers when for longer."""
+        quiet, finished = 0.0, self._model
         while not self._is_ended:
+            number = self._number
             with self._changed:
-                number = self._number
                 self._changed.wait(_QUIET_S)
-            if number == self._number and not self._is_ended:
+            quiet = quiet + _QUIET_S if number == self._number else 0.0
+            if quiet and not self._is_ended:
                 self.settle()
+            if quiet >= _LONG_S and finished is not self.saved:
+                finished = self.saved
+                with suppress(OpenVSEError):  # another process writes the index, and the towers with it
+                    write_towers(finished, self.place)
 
     def settle(self) -> None:
         """Let the index on the disk know what was learned, if it does not. A failure is a warning, and the next try's.
 
-        Until the rename of its manifest, the index is as before. Then searches load PyTorch until its towers are there.
+        Until the rename of its manifest, the index is as before. Then searches load PyTorch until its towers are there,
+        which the next indexing or search by the folder writes, if no long pause of teaching does.
         """
         with self._turn:
             digest = hashlib.sha256(json.dumps(sorted(self.captions.items())).encode()).hexdigest()[:16]
@@ -304,7 +312,6 @@ class Teacher:
             for other in self.place.glob(f"{_MODEL}*"):
                 if other != folder:
                     shutil.rmtree(other, ignore_errors=True)
-            write_towers(model, self.place)
         except OpenVSEError as error:
             _logger.warning("the index on the disk does not know yet what was taught: %s", message_of(error))
         with self._turn:
@@ -324,13 +331,13 @@ class Teacher:
     def next(self, count: int = 1, skip: Collection[str] = ()) -> list[str]:
         """Return the items without a caption whose captions are expected to help most, the best first."""
         with self._turn:
-            return [each for each in self._order if each not in self.captions and each not in skip][:count]
+            return [each for each in self._in_order() if each not in self.captions and each not in skip][:count]
 
-    @property
-    def _order(self) -> list[str]:
-        names = sorted(self._rows)
-        random.Random(len(names)).shuffle(names)
-        return names
+    def _in_order(self) -> list[str]:
+        """Return the items in the order in which they are asked for, which is random."""
+        if len(self._order) != len(self._rows):
+            self._order = random.Random(0).sample(sorted(self._rows), len(self._rows))
+        return self._order
 
     def words(self, item: str, count: int = 6) -> list[str]:
         """Return the best names and words of captions for an item, by how much better they fit it than other items."""
@@ -339,11 +346,11 @@ class Teacher:
             if self._described is None or row < 0:
                 return []
             words, raw = self._candidates()
-            weight, bias = _weights(model.text)
+            weight, bias = map_of(model.text)
             vectors = raw @ weight + bias
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
             sample = [row, *[*self._rows.values()][:: len(self._rows) // _SAMPLE + 1]]
-            own, *others = self._described.mapped(np.array(sample), *_weights(model.image))
+            own, *others = self._described.mapped(np.array(sample), *map_of(model.image))
             best = np.argsort(-(vectors @ (own - np.mean(others, axis=0))), kind="stable")
             return [words[place] for place in best[:count].tolist()]
 
@@ -364,9 +371,3 @@ class Teacher:
             "learns_from": LEAST_CAPTIONED if self._described is not None else None,
             "train": train if len(self.captions) >= ENOUGH_TO_TRAIN else "",
         }
-
-
-def _weights(tower: Any) -> tuple[Float[np.ndarray, "L D"], Float[np.ndarray, "D"]]:
-    """Return the linear map of one side of a model."""
-    linear = tower.aggregator.linear
-    return linear.weight.detach().numpy().T, linear.bias.detach().numpy()

@@ -386,6 +386,7 @@ async function begin() {
   document.title = by("brand").textContent = info.title;
   tools.offer(info);
   by("pick").hidden = !info.images;
+  by("teach").hidden = !info.teaches;
   by("hero-note").textContent = `Describe one of ${count(info.items)} images in your own words, or search with an image.`;
   const examples = info.examples.length ? info.examples : FALLBACK;
   by("examples").replaceChildren(...examples.map((text) => {
