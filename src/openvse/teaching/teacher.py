@@ -54,6 +54,7 @@ ENOUGH_TO_TRAIN = 300
 _TAUGHT = "taught"  # the setting of an index with a digest of what it has learned
 _MODEL = "model"  # how the folders of models in an index begin
 _QUIET_S, _LONG_S = 10.0, 60.0
+_ALIKE = 0.7  # the cosine from which on words say the same
 _SAMPLE = 1000  # items that stand for all
 _MOST_WORDS = 500  # of captions, which may be suggested
 
@@ -339,7 +340,7 @@ class Teacher:
             self._order = random.Random(0).sample(sorted(self._rows), len(self._rows))
         return self._order
 
-    def words(self, item: str, count: int = 6) -> list[str]:
+    def words(self, item: str, count: int = 12) -> list[str]:
         """Return the best names and words of captions for an item, by how much better they fit it than other items."""
         with self._turn:
             model, row = self._live, self._rows.get(item, -1)
@@ -351,8 +352,13 @@ class Teacher:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
             sample = [row, *[*self._rows.values()][:: len(self._rows) // _SAMPLE + 1]]
             own, *others = self._described.mapped(np.array(sample), *map_of(model.image))
-            best = np.argsort(-(vectors @ (own - np.mean(others, axis=0))), kind="stable")
-            return [words[place] for place in best[:count].tolist()]
+            chosen: list[int] = []
+            for place in np.argsort(-(vectors @ (own - np.mean(others, axis=0))), kind="stable").tolist():
+                if len(chosen) == count:
+                    break
+                if (vectors[chosen] @ vectors[place]).max(initial=-1) < _ALIKE:
+                    chosen.append(place)
+            return [words[place] for place in chosen]
 
     def _candidates(self) -> tuple[list[str], Float[np.ndarray, "n S"]]:
         """Return words with what the map of texts reads: the names of classes, and the words of captions."""

@@ -5,6 +5,7 @@ import { count, make } from "./words.js";
 
 const by = (id) => document.getElementById(id);
 const FOUND = 12;
+const SHOWN = 6;
 
 const seen = [];  // the photographs that were shown, with what was typed
 let place = -1;  // of the photograph that is shown, among them
@@ -72,7 +73,7 @@ function back() {
 // What the model says: a click takes a word into the line, or strikes it out.
 
 function offer() {
-  by("words").replaceChildren(...shown().words.map((word) => {
+  by("words").replaceChildren(...shown().words.slice(0, SHOWN).map((word) => {
     const take = make("button", { type: "button", title: "Take it" }, word);
     const strike = make("button", { type: "button", title: "Strike it out", "aria-label": `Strike out ${word}` }, "×");
     take.addEventListener("click", () => {
