@@ -35,7 +35,7 @@ RECALLS = tuple(f"{side}_r{k}" for side in SIDES for k in RECALL_AT)
 Metrics: TypeAlias = dict[str, float]
 """``rsum`` in percent, and ``i2t_NAME`` and ``t2i_NAME`` for each name in ``METRICS``: ``r1``, ``r5`` and ``r10`` in
 percent, ``medr`` and ``meanr`` in places, ``nmr`` as a share. If the places of all relevant candidates are known, also
-``map_at_r``, ``rprecision``, ``ndcg10`` and ``mrr`` in percent."""
+``map_at_r``, ``rprecision``, ``ndcg10``, ``p10`` and ``mrr`` in percent."""
 
 Replicates: TypeAlias = dict[str, Float[np.ndarray, "R"]]
 
@@ -102,6 +102,7 @@ _OWN = {
     "map_at_r": _of_places("mAP@R", Places.map_at_r, map_by_chance),
     "rprecision": _of_places("R-P", Places.rprecision, lambda m, n: m / n),
     f"ndcg{NDCG_AT}": _of_places(f"nDCG@{NDCG_AT}", Places.ndcg, ndcg_by_chance),
+    f"p{NDCG_AT}": _of_places(f"P@{NDCG_AT}", Places.precision, lambda m, n: m / n),
     "mrr": _of_places("MRR", Places.reciprocal_rank, reciprocal_rank_by_chance),
 }
 METRICS: Registry[Values] = Registry("metric", _OWN)

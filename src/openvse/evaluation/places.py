@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 NDCG_AT = 10
-"""The K of nDCG@K."""
+"""The K of nDCG@K and P@K."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,11 @@ class Places:
         starts, _, _, order = self._groups
         gained, ideal = _discounted(self.places), _discounted(order)
         return np.asarray(np.add.reduceat(gained, starts) / np.add.reduceat(ideal, starts))
+
+    def precision(self) -> Float[np.ndarray, "Q"]:
+        """Return P@10 of each query, the share of the first ten that is relevant: ``#{j : p_j <= 10} / 10``."""
+        found = np.add.reduceat((self.places <= NDCG_AT).astype(np.float64), self._groups[0])
+        return np.asarray(found / min(NDCG_AT, self.num_candidates))
 
     def reciprocal_rank(self) -> Float[np.ndarray, "Q"]:
         """Return the reciprocal rank of each query: ``1 / p_1``."""

@@ -25,10 +25,12 @@ from openvse.media.videos import ClipSource
 from openvse.serving.layers import COOKIE, Sessions, is_bearer, is_token, session_in
 from openvse.serving.schemas import (
     FOUND_EXAMPLE,
+    JUDGED_EXAMPLE,
     OLD,
     TAUGHT_EXAMPLE,
     CaptionFields,
     Id,
+    JudgementBody,
     Key,
     ManySearches,
     Name,
@@ -39,6 +41,7 @@ from openvse.serving.schemas import (
     QuestionBody,
     QuestionText,
     SearchFields,
+    Sentence,
     Session,
     asked_by,
 )
@@ -74,6 +77,10 @@ def _check_names(request: Request) -> None:
 
 
 api = APIRouter(prefix="/api", responses=REFUSALS, dependencies=[Depends(_check_names)])
+judging = APIRouter(prefix="/api", responses=REFUSALS, dependencies=[Depends(_check_names)])
+teaching = APIRouter(prefix="/api", responses=REFUSALS, dependencies=[Depends(_check_names)])
+"""The routes by which a server learns what fits, which is off unless asked for."""
+
 plain = APIRouter()
 
 ItemKey = Annotated[Key, Path()]
@@ -279,20 +286,20 @@ async def ask_upload(request: Request, image: Image, question: Annotated[Questio
         return await service.answer(decoded, question)
 
 
-@api.get("/teach", tags=["teaching"], responses=_shown(TAUGHT_EXAMPLE))
+@teaching.get("/teach", tags=["teaching"], responses=_shown(TAUGHT_EXAMPLE))
 async def next_to_teach(request: Request, asked: Annotated[NextFields, Query()]) -> dict[str, Any]:
     """Return how much was taught, and the items whose captions are expected to help most."""
     service = _service(request)
     return await service.teach(partial(service.taught, skip=asked.skip))
 
 
-@api.post("/items/{key}/captions", tags=["teaching"], responses=_shown({"captions": ["a dog on a beach"]}))
+@teaching.post("/items/{key}/captions", tags=["teaching"], responses=_shown({"captions": ["a dog on a beach"]}))
 async def teach_item(request: Request, key: ItemKey, asked: CaptionFields) -> dict[str, Any]:
     """Save captions of an item beside its folder, and learn from them before the reply. Those that it has stay."""
     return await taught(_service(request), key, asked)
 
 
-@api.post("/teach/undo", tags=["teaching"], responses=_shown({"key": 17, "id": "holiday/0001.jpg"}))
+@teaching.post("/teach/undo", tags=["teaching"], responses=_shown({"key": 17, "id": "holiday/0001.jpg"}))
 async def undo_teaching(request: Request) -> dict[str, Any]:
     """Remove the captions that were saved last, and learn without them. The key is null if there are none."""
     service = _service(request)
@@ -305,6 +312,18 @@ async def taught(service: Service, key: int, asked: CaptionFields) -> dict[str, 
     item = await run_in_threadpool(service.served.id_of, key)
     await service.teach(lambda teacher: teacher.teach(item, asked.captions))
     return {"captions": (await run_in_threadpool(service.facts, key))["captions"]}
+
+
+@judging.get("/judgements", tags=["judgements"], responses=_shown(JUDGED_EXAMPLE))
+async def judged(request: Request, text: Annotated[Sentence, Query(min_length=1)]) -> dict[str, Any]:
+    """Return the judged items of a sentence, how many judgements move probabilities, and what 0.5 has become."""
+    return await _service(request).judged(text)
+
+
+@judging.post("/judgements", tags=["judgements"], responses=_shown(JUDGED_EXAMPLE))
+async def judge(request: Request, said: JudgementBody) -> dict[str, Any]:
+    """Keep that an item fits a sentence, which then finds it first, or does not, which leaves it out."""
+    return await _service(request).judged(said.text, said.key, said.fits)
 
 
 @plain.get("/health", tags=["server"])

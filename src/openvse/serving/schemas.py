@@ -214,6 +214,14 @@ class QuestionBody(Fields):
     question: Annotated[QuestionText, Field(examples=["what colour is the dog?"])]
 
 
+class JudgementBody(Fields):
+    """Whether an item fits a sentence."""
+
+    text: Annotated[Sentence, Field(min_length=1, examples=["a dog on a beach"])]
+    key: Key
+    fits: Annotated[bool | None, Field(description="null takes back what was said.", examples=[True])]
+
+
 class Session(Fields):
     """The token, which the page exchanges for a cookie."""
 
@@ -273,4 +281,9 @@ TAUGHT_EXAMPLE: dict[str, Any] = {
             "words": ["golden retriever", "beach"],
         }
     ],
+}
+JUDGED_EXAMPLE: dict[str, Any] = {
+    "items": [{"key": 17, "id": "holiday/0001.jpg", "fits": True}],
+    "moving": 12,
+    "half_is_now": 0.62,
 }

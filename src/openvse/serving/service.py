@@ -326,6 +326,21 @@ class Service:
                 following.append({**chosen, "words": teacher.words(item)})
         return {**served.readable(teacher.progress()), "next": following}
 
+    @property
+    def judges(self) -> bool:
+        """Whether clients may judge hits: they know the token, or are on this machine, and the index is to learn."""
+        may_write = bool(self.settings.token) or self.settings.is_local
+        return may_write and self.served.engine.judgements is not None
+
+    async def judged(self, text: str, key: int = 0, *said: bool | None) -> dict[str, Any]:
+        """Keep what is said of an item and a sentence, if anything, and return what is known of the sentence."""
+        served = self.served
+        if said and (judgements := served.engine.judgements) is not None:
+            await asyncio.to_thread(judgements.add, text, served.id_of(key), *said)
+        async with asyncio.timeout(self.limits.timeout):
+            with self._places.held():  # judged sentences are embedded by the thread that searches
+                return await asyncio.get_running_loop().run_in_executor(self._main, served.judged, text)
+
     def facts(self, key: int) -> dict[str, Any]:
         """Return name, time, size, metadata and captions of an item."""
         served = self.served
@@ -372,6 +387,7 @@ class Service:
             "width": note.dim,
             "images": self.reads_images,
             "looks": self.looks,
+            "judges": self.judges,
             "shows": served.has_images,
             "probabilities": served.engine.calibration is not None,
             "rerank": self.names.get("rerank", "second model") if self.reranker is not None else None,

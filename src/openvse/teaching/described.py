@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from openvse.model.two_tower import TwoTower
 from openvse.pipeline import WorkProgress, tell_skipped
 from openvse.retrieval.closed_form import described_by
 from openvse.runtime.arrays import ArraySet
+from openvse.teaching.choosing import main_directions
 from openvse.types import Features, Inputs
 
 FOLDER = "teaching"
@@ -114,6 +116,7 @@ class Described:
             report = extract_features(self._describer, [*missing.items()], self._place, progress=progress)
             tell_skipped(report.failed)
             self._read()
+            vars(self).pop("directions", None)
 
     def positions(self, names: Sequence[str]) -> Int[np.ndarray, "n"]:
         """Return the rows of images by their ids, -1 for one without."""
@@ -136,6 +139,11 @@ class Described:
             some = self._rows[here[there]].astype(np.float32) @ weight + bias
             vectors[start + there] = some / np.maximum(np.linalg.norm(some, axis=1, keepdims=True), 1e-12)
         return vectors
+
+    @cached_property
+    def directions(self) -> Float[np.ndarray, "n d"]:
+        """The main directions of all rows, from which the next image to teach is chosen."""
+        return main_directions(self._rows)
 
     def find(self, path: Path, modified_ns: int, size: int) -> int | None:
         """Return the row of an image, or None if it has none, or has changed since."""

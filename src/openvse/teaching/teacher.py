@@ -45,6 +45,7 @@ from openvse.retrieval.closed_form import LinearMaps, described_by, linear_maps,
 from openvse.retrieval.names import LEAST_CAPTIONED, class_names
 from openvse.search.sheets import captions_beside
 from openvse.teaching.captions import CaptionFile, checked_captions
+from openvse.teaching.choosing import next_images
 from openvse.teaching.described import FOLDER, Described, can_learn, map_of, name_of
 from openvse.training.inputs import AUTO
 
@@ -127,7 +128,6 @@ class Teacher:
         self._number, self._is_ended, self._live, self.saved = 0, False, self._model, self._model
         self._seen: tuple[ItemTable, Int[np.ndarray, "count"]] | None = None  # the items, and their descriptions
         self._rows: dict[str, int] = {}
-        self._order: list[str] = []
         self._vectors: tuple[object, object, Float[np.ndarray, "count D"]] | None = None  # by a model, of some rows
         self._look(Index.open(place))
         self._learn()
@@ -332,13 +332,14 @@ class Teacher:
     def next(self, count: int = 1, skip: Collection[str] = ()) -> list[str]:
         """Return the items without a caption whose captions are expected to help most, the best first."""
         with self._turn:
-            return [each for each in self._in_order() if each not in self.captions and each not in skip][:count]
-
-    def _in_order(self) -> list[str]:
-        """Return the items in the order in which they are asked for, which is random."""
-        if len(self._order) != len(self._rows):
-            self._order = random.Random(0).sample(sorted(self._rows), len(self._rows))
-        return self._order
+            if self._described is None:
+                order = random.Random(0).sample(sorted(self._rows), len(self._rows))
+                return [each for each in order if each not in self.captions and each not in skip][:count]
+            names = {row: name for name, row in self._rows.items() if row >= 0}
+            asked = {row for row, name in names.items() if name not in self.captions and name not in skip}
+            images = self._described.directions
+            passed = np.setdiff1d(np.arange(len(images)), [*asked])
+            return [names[row] for row in next_images(images, passed, count)]
 
     def words(self, item: str, count: int = 12) -> list[str]:
         """Return the best names and words of captions for an item, by how much better they fit it than other items."""

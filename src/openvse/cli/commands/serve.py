@@ -169,7 +169,7 @@ def load_service(
 
     loaded, named = load_served(source, model, device, threads)
     if teach is not None:
-        source = replace(source, teacher=load_teacher(source, loaded, teach))
+        source = replace(source, judged=True, teacher=load_teacher(source, loaded, teach))
     names = {"model": named, "rerank": "" if rerank is None else rerank.model, "answer": answer or ""}
     return Service(
         source,
