@@ -9,8 +9,8 @@ Images and sentences are described once, as the aggregators of ``folder`` do it,
 images that are drawn from the training split as ``own_folder.py`` draws them, and measured plainly and with hubs taken
 out by a bank of the images that they were solved from: without names, with them, and with both sides whitened by the
 errors of left-out images. Size 0 knows no caption and takes the mean of the images that are searched. ``--shuffled``
-gives the classes each other's names. ``--words`` prints, without captions, which share of the ten best images for a
-word has it in a caption, and which share of all images.
+gives the classes each other's names. ``--middle`` takes a store that ``backbone.middle=true`` made. ``--words`` prints,
+without captions, which share of the ten best images for a word has it in a caption, and which share of all images.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from openvse.backbones.efficientnet_lite import FEATURE_DIM
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError
@@ -46,6 +47,7 @@ ALONE = [
     "image.aggregator={name: pooled_linear, power: 0.5, classes: 1000}",
     "text.aggregator=pooled_linear",
 ]
+MIDDLE = 384  # numbers of the middle of EfficientNet-Lite0
 OFF = 1e9  # a floor of the covariance of errors that hides it
 VARIANTS = {
     "plain": (False, OFF),
@@ -66,13 +68,14 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--split", default="validation")
     parser.add_argument("--sizes", type=int, nargs="+", default=[0, 20, 100, 800])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--middle", action="store_true", help="--store has the middle of the network")
     parser.add_argument("--shuffled", action="store_true")
     parser.add_argument("--words", nargs="*", default=[], help="such as: dog snow person 'red shirt'")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     corpus = open_corpus(options.source)
     if not options.arrays.exists():
-        np.savez(options.arrays, **describe(corpus, options.store, options.recipe))
+        np.savez(options.arrays, **describe(corpus, options.store, options.recipe, options.middle))
     known = {name: array.astype(float) for name, array in np.load(options.arrays).items()}
     if options.shuffled:
         known["E"] = np.random.default_rng(0).permutation(known["E"])
@@ -93,9 +96,10 @@ def main(arguments: Sequence[str]) -> None:
         print_words(corpus, known, test, options.words)
 
 
-def describe(corpus: Corpus, store: Path, recipe: str) -> dict[str, Any]:
-    """Return u and c of all images (X), all sentences (T), and the sentences of the classes (E)."""
-    model = build_model(validated(RetrievalRecipe, read_recipe(recipe, ALONE))).eval()
+def describe(corpus: Corpus, store: Path, recipe: str, middle: bool) -> dict[str, Any]:
+    """Return u, s and c of all images (X), all sentences (T), and the sentences of the classes (E)."""
+    more = ["image.encoder.backbone.middle=true", f"image.aggregator.middle={MIDDLE}"] if middle else []
+    model = build_model(validated(RetrievalRecipe, read_recipe(recipe, ALONE + more))).eval()
     names, described = class_names("auto", model), described_by(model)
     features = FeatureStore(store, model.image.encoder.fingerprint)
     positions = features.positions(corpus.image_ids)
@@ -114,7 +118,10 @@ def solved(corpus: Corpus, known: dict[str, Any], chosen: Any, names: bool, nois
     row_of[chosen] = np.arange(len(chosen))
     owners = row_of[pairs.images]
     sentences, table = known["T"][pairs.texts[owners >= 0]], known["E"] if names else 0 * known["E"]
-    return linear_maps(known["X"][chosen], sentences, owners[owners >= 0], table, table.shape[1], noise_floor)[0]
+    seen, width = known["X"][chosen], table.shape[1]
+    middle = seen.shape[1] - len(table) - FEATURE_DIM
+    how = {"middle": middle, "noise_floor": noise_floor}
+    return linear_maps(seen, sentences, owners[owners >= 0], table, width, **how)[0]
 
 
 def named(known: dict[str, Any], test: Any) -> LinearMaps:

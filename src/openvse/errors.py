@@ -5,8 +5,8 @@ from __future__ import annotations
 import codecs
 import math
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from numbers import Integral, Real
 from typing import Any
 
@@ -171,8 +171,7 @@ def decoded_text(content: bytes, where: object, *, first_line: int = 1, offset: 
     except UnicodeDecodeError as error:
         line = first_line + content.count(b"\n", 0, error.start)
         raise TextError(
-            f"{where}, line {line}: byte {offset + error.start} ({content[error.start]:#04x}) is not UTF-8: save the "
-            f"file as UTF-8"
+            f"{where}, line {line}: byte {offset + error.start} ({content[error.start]:#04x}) is not UTF-8: convert it"
         ) from error
 
 
@@ -190,6 +189,15 @@ def message_of(error: BaseException, width: int = 160) -> str:
 
 
 _EXTRA = re.compile(r"""(?P<package>.*?)\s*;.*\bextra\s*==\s*["'](?P<extra>[\w-]+)["'].*""")
+
+
+@contextmanager
+def importing(needs: str, extra: str, kind: type[OpenVSEError] = OpenVSEError, more: str = "") -> Iterator[None]:
+    """Raise an error that says how to install an extra of openvse, or ``more``, if an import of the block fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise kind(f"{needs}: {install(extra)}{more}") from error
 
 
 def install(extra: str) -> str:

@@ -367,9 +367,7 @@ def decoded_cell(text: str) -> Any:
         if _LIST.fullmatch(stripped):
             return [literal_eval(each) for each in re.findall(_QUOTED, stripped, re.DOTALL)]
     if _ENCODED.match(stripped):
-        raise JsonError(
-            f'{stripped[:40]!r} begins like a list or object and is none: write a sentence, or ["a dog", "a cat"]'
-        )
+        raise JsonError(f'{stripped[:40]!r} begins like a list or object: write a sentence, or ["a dog", "a cat"]')
     return text
 
 
@@ -484,10 +482,7 @@ def locked(folder: Path, what: str, refusal: type[OpenVSEError]) -> Iterator[Non
     try:
         import fcntl
     except ImportError as error:  # on Windows
-        raise refusal(
-            f"{what} {folder} cannot be locked, because this system lacks the locks of POSIX: write it on Linux or "
-            f"macOS, or in WSL on Windows"
-        ) from error
+        raise refusal(f"{what} {folder} cannot be locked without POSIX: write it on Linux, macOS or WSL") from error
     _let_go_in_children()
     with writing(folder):
         file = (folder / LOCK).open("ab+", buffering=0)

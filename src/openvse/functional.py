@@ -301,10 +301,7 @@ def require_one_space(images: EmbeddingSet, texts: EmbeddingSet) -> None:
     """Raise DataError unless images and texts have embeddings of the same width."""
     widths = images.vectors.shape[2], texts.vectors.shape[2]
     if widths[0] != widths[1]:
-        raise DataError(
-            f"the embeddings of the images are {widths[0]} wide, but the texts' are {widths[1]} wide: give "
-            f"embeddings in one space"
-        )
+        raise DataError(f"the embeddings of images are {widths[0]} wide, those of texts {widths[1]}: use one space")
 
 
 _FAST_BF16 = ("avx512_bf16", "amx_bf16", "sve_bf16")

@@ -79,9 +79,7 @@ class Loss(nn.Module):
             raise DataError(f"the scores have the type {type(scores).__name__}: give a float tensor [images, texts]")
         if scores.dim() not in ((2, 3) if is_bound else (2,)) or not scores.is_floating_point():
             views = " or [views, images, texts]" if is_bound else ""
-            raise DataError(
-                f"the scores are {scores.dtype} {list(scores.shape)}: give a float tensor [images, texts]{views}"
-            )
+            raise DataError(f"the scores are {scores.dtype} {list(scores.shape)}: give floats [images, texts]{views}")
         if isinstance(self.term, MultiViewBound):
             views_of_pairs = scores if scores.dim() == 3 else scores.unsqueeze(0)
             return self.term.of_views(views_of_pairs, _positives(views_of_pairs[0], positives))
@@ -100,11 +98,7 @@ def triplet(*, margin: float = 0.2, negatives: Negatives = "hardest", reduction:
 
 
 def info_nce(
-    *,
-    temperature: float = 0.05,
-    margin: float = 0.0,
-    learned: bool = False,
-    reduction: Reduction = "mean",
+    *, temperature: float = 0.05, margin: float = 0.0, learned: bool = False, reduction: Reduction = "mean"
 ) -> Loss:
     """Return InfoNCE over all negatives of the batch, the loss of CLIP (van den Oord et al. 2018).
 

@@ -24,7 +24,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from openvse.errors import BadImageError, DiskError, OpenVSEError, install, message_of
+from openvse.errors import BadImageError, DiskError, OpenVSEError, importing, message_of
 from openvse.halves import missing_package, training_module
 from openvse.media.names import escaped
 from openvse.registry import load_plugin, loaded_plugins
@@ -333,11 +333,9 @@ def _import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report to its makers
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # failures are raised, too
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own choice of 15 starves beside other work
-    try:
+    with importing("several processes need Ray", "ray", more=", or do the work in one process"):
         import ray
         import ray.data
-    except ImportError as error:
-        raise OpenVSEError(f"several processes need Ray: {install('ray')}, or do the work in one process") from error
     return ray
 
 
@@ -354,8 +352,7 @@ def _connect(ray: Any, workers: Workers) -> bool:
             ray.init(address=workers.cluster, **_QUIET)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise OpenVSEError(
-            f"no Ray cluster answers at {workers.cluster} ({message_of(error)}): start one with 'ray start', or leave "
-            f"--cluster out"
+            f"no Ray cluster answers at {workers.cluster} ({message_of(error)}): run 'ray start' or leave --cluster out"
         ) from error
     return True
 

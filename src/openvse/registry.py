@@ -69,9 +69,7 @@ def _installed() -> Mapping[str, Mapping[str, EntryPoint]]:
         kind, _, name = each.name.partition(".")
         first = found[kind].setdefault(name, each)
         if first.value != each.value:
-            raise OpenVSEError(
-                f"two packages add {kind} {name!r}, as {first.value} and {each.value}: uninstall one of them"
-            )
+            raise OpenVSEError(f"two packages add {kind} {name!r}, as {first.value} and {each.value}: uninstall one")
     return found
 
 
@@ -89,8 +87,7 @@ def load_part(entry: EntryPoint) -> Any:
     except Exception as error:  # a package may raise anything
         package = entry.dist.name if entry.dist else entry.module
         raise OpenVSEError(
-            f"{entry.name} of the package {package} fails with {type(error).__name__}: {error}: "
-            "update or uninstall the package"
+            f"{entry.name} of the package {package} fails with {type(error).__name__}: {error}: update or uninstall it"
         ) from error
 
 

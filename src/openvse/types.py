@@ -34,8 +34,7 @@ _STAGED = 1 << 16  # bytes that CUDA copies from anywhere without blocking
 def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
     """Copy a mask, numbers or ids to a device without waiting for it. ``on_cpu`` still knows their values.
 
-    Numbers that decide shapes (lengths, places) can then be computed on the CPU, while the device works on earlier
-    steps.
+    Numbers that decide shapes (lengths, places) can then be computed on the CPU, while the device still works.
     """
     if tensor.device.type == torch.device(device).type == "cpu":
         return tensor
@@ -139,6 +138,7 @@ class Features:
             if the encoder knows it.
         ranked: the local features sorted in each dimension, if several aggregators share one sort.
         graph: the role graph of each text, if the encoder knows it.
+        middle: for each local feature, the means of channels in the middle of the network and of their squares.
     """
 
     local: Float[Tensor, "B N L"]
@@ -147,14 +147,14 @@ class Features:
     boxes: Float[Tensor, "B N 4"] | None = None
     ranked: Float[Tensor, "B L N"] | None = None
     graph: Graph | None = None
+    middle: Float[Tensor, "B N M"] | None = None
 
 
 @dataclass(frozen=True, repr=False)
 class EmbeddingSet:
     """K embeddings per item in the joint space. K = 1 is the usual case, and K = N keeps all tokens.
 
-    ``numpy.asarray`` makes an array of one: ``[B, D]`` if K = 1, and otherwise ``[B, K, D]``, with 0 where an item has
-    fewer embeddings.
+    ``numpy.asarray`` makes an array of one: ``[B, D]`` if K = 1, and otherwise ``[B, K, D]``, with 0 for missing ones.
 
     Attributes:
         vectors: ``[B, K, D]``. A Tower returns them at unit length.

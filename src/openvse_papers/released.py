@@ -114,9 +114,7 @@ class _VocabularyUnpickler(pickle._Unpickler):
 
 
 def _no_vocabulary(path: Path, reason: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path} is not a vocabulary ({reason}): give the .json or .pkl file that the model was trained with"
-    )
+    return CheckpointError(f"{path} is not a vocabulary ({reason}): give the .json or .pkl file of its training")
 
 
 @dataclass(frozen=True)
@@ -157,10 +155,7 @@ def find_encoders(tree: Any) -> ReleasedCheckpoint:
         everything = dense_weights(model if isinstance(model, dict) else {})
         image, text = (again(everything, side, "") for side in ("img_enc.", "txt_enc."))
     if not image or not text:
-        raise CheckpointError(
-            "it does not hold an image and a text encoder as VSE-infinity, PVSE and VSE+2AD save them: give a "
-            "checkpoint of one of these repositories"
-        )
+        raise CheckpointError("it holds no encoders of VSE-infinity, PVSE or VSE+2AD: give a checkpoint of these")
     options = whole.get("opt", whole.get("args", {}))
     progress = {key: whole[key] for key in PROGRESS if isinstance(whole.get(key), int | float)}
     return ReleasedCheckpoint(options if isinstance(options, dict) else {}, image, text, progress)
@@ -297,18 +292,14 @@ def _bigru(weights: Weights, embed_dim: int) -> dict[str, Any]:
         raise CheckpointError("its GRU reads in one direction: openvse's bigru reads in both")
     hidden = shape(weights, "rnn.weight_hh_l0", axes=2)[1]
     if hidden not in (embed_dim, embed_dim / 2) or words < 4:
-        raise CheckpointError(
-            f"its GRU is {hidden} wide, but its images are {embed_dim} wide: give a checkpoint of the released code"
-        )
+        raise CheckpointError(f"its GRU is {hidden} wide, and its images {embed_dim}: give one of the released code")
     return {"name": "bigru", "word_dim": word_dim, "tokenizer": "nltk", "size_augmentation": "bert_style"}
 
 
 def _resnet(weights: Weights, begin: str, *, caffe: bool) -> dict[str, Any]:
     """Return the image encoder of a residual network, or of the detector's, by the shapes of its weights."""
     if f"{begin}layer4.0.conv1.weight" not in weights:
-        raise CheckpointError(
-            "its CNN is neither a ResNet nor a ResNeXt: only these networks of torchvision are converted"
-        )
+        raise CheckpointError("its CNN is neither a ResNet nor a ResNeXt: only these of torchvision are converted")
     inner_dim = shape(weights, f"{begin}layer1.0.conv1.weight", axes=4)[0]
     bottleneck = f"{begin}layer1.0.conv3.weight" in weights
     if caffe and not bottleneck:
@@ -408,10 +399,7 @@ def _plan_pvse(released: ReleasedCheckpoint, name: str, aggregator: Any, pooling
     refuse_options(options, {"order": "openvse has no PIE-Nets whose embeddings are absolute values"})
     heads = [n for side in (image, text) for n in side if n.endswith("attention.w_2.weight")]
     if len(heads) < 2:
-        raise CheckpointError(
-            "it does not have a PIE-Net on both sides (--img_attention, --txt_attention): openvse has no aggregator "
-            "that only uses the global vector"
-        )
+        raise CheckpointError("it has no PIE-Net on both sides (--img_attention, --txt_attention), which openvse needs")
     head = next(n for n in heads if n in image)
     embed_dim = shape(image, head.replace("attention.w_2", "fc"), axes=2)[0]
     legacy = option(options, "legacy", not options)
@@ -563,10 +551,7 @@ def _build(plan: ReleasedPlan, vocabulary: str | None, overrides: Sequence[str],
 def _write_words(plan: ReleasedPlan, vocabulary: str | None, folder: Path, options: Mapping[str, Any]) -> Weights:
     """Write the vocabulary of a plan, and return its weights with the word embeddings in this order."""
     if vocabulary is None:
-        raise CheckpointError(
-            f"the words of the model are not in its checkpoint: give its vocabulary with --vocabulary "
-            f"(in the repository: {plan.vocabulary})"
-        )
+        raise CheckpointError(f"the checkpoint has no words: give its vocabulary ({plan.vocabulary}) with --vocabulary")
     words, embedded = read_vocabulary(Path(vocabulary)), plan.weights[WORDS]
     ids = {word: row for row, word in enumerate(words)}
     if len(embedded) == len(words) + 1:  # the training scripts append the mask to the words of the file
@@ -605,8 +590,7 @@ def _write_pieces(plan: ReleasedPlan, vocabulary: str | None, folder: Path, opti
             tokenizer = load_tokenizer(source)
         except ModelError as error:
             raise CheckpointError(
-                f"{error}, or give the vocab.txt of {plan.vocabulary} with --vocabulary, because the checkpoint does "
-                f"not hold it"
+                f"{error}, or give the vocab.txt of {plan.vocabulary} with --vocabulary, as the checkpoint lacks it"
             ) from error
         tokenizer.save_pretrained(folder)
         pieces = list(tokenizer.get_vocab())

@@ -188,6 +188,21 @@ def test_the_classifier_is_not_part_of_the_model(small) -> None:
     assert not any("_fc" in name for name in small.state_dict())
 
 
+def test_the_middle_is_the_stage_before_the_last_and_leaves_the_cells_as_they_are(small) -> None:
+    backbone = EfficientNetLite0(image_size=64, middle=True).eval()
+    assert (backbone.feature_dim, backbone.middle) == (1664, 384)
+    assert backbone.fingerprint == "efficientnet_lite0:imagenet:64:2x2:middle"
+    pixels, caught = torch.randn(3, 3, 64, 64), []
+    backbone.net.network._blocks[-2].register_forward_hook(lambda *each: caught.append(each[2]))
+    with torch.no_grad():
+        seen = see(backbone, pixels)
+        packaged = backbone.net._as_packaged(pixels).flatten(2).transpose(1, 2)
+        torch.testing.assert_close(seen[..., :1280], see(small, pixels))
+    middle = caught[-1].flatten(2).transpose(1, 2)
+    torch.testing.assert_close(packaged[..., 1280:], torch.cat([middle, middle**2], -1))
+    torch.testing.assert_close(seen, packaged, rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.medium
 def test_fine_tuning_reaches_every_parameter_and_no_statistics() -> None:
     backbone = EfficientNetLite0(image_size=64, pretrained=False, fine_tune=True)

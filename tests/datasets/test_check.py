@@ -8,7 +8,7 @@ import pytest
 
 from openvse.corpus import Facts, Form, Piece
 from openvse.datasets import DATASETS, check
-from openvse.datasets.check import check_data, describe_data
+from openvse.datasets.check import check_data, describe_data, more_captions
 from openvse.datasets.registry import DataSet
 from openvse.errors import RecipeError
 from tests.facts import FACTS
@@ -199,6 +199,12 @@ def test_files_that_do_not_open(tmp_path):
     assert "not in Karpathy's format" in wrong
 
 
+def test_more_captions_are_said_to_help_as_far_as_that_was_measured():
+    for images, now, then in ((0, 121, "from 50"), (50, 144, "from 100"), (90, None, "from 200"), (5000, None, "not")):
+        said = more_captions(images)
+        assert then in said and f"from {images:,} captioned" in said and (now is None or f" {now} of 600" in said)
+
+
 def test_data_of_ones_own_are_opened_and_counted(tmp_path):
     table = tmp_path / "pets.csv"
     table.write_text("image,caption,split\na.jpg,a dog,train\nb.jpg,a cat,test\n")
@@ -213,6 +219,7 @@ def test_data_of_ones_own_are_opened_and_counted(tmp_path):
         "no caption has fewer than 3 letters",
     ]
     assert "without a file" in texts(findings, "WRONG")[0]
+    assert texts(findings, "note")[0] == more_captions(1)
 
 
 def test_unknown_name(tmp_path):

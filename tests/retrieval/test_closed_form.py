@@ -16,6 +16,7 @@ from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.retrieval.closed_form import (
     FLOOR,
+    MIDDLE_WEIGHTS,
     RIDGES,
     WHITENING,
     Ridge,
@@ -112,6 +113,28 @@ def test_the_errors_of_left_out_images_whiten_both_sides() -> None:
     np.testing.assert_allclose(maps.image, weight @ white, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(maps.text_mean, targets.mean(0))
     np.testing.assert_allclose(maps.image_mean, images.mean(0))
+
+
+def test_the_middle_gets_the_weight_that_left_out_images_prefer() -> None:
+    rng = np.random.default_rng(0)
+    u, seen, table = rng.normal(size=(200, 6)), rng.normal(size=(200, 3)), np.zeros((0, 4))
+    u /= np.linalg.norm(u, axis=1, keepdims=True)
+    targets = u @ rng.normal(size=(6, 4)) + 0.3 * seen @ rng.normal(size=(3, 4)) + 0.3 * rng.normal(size=(200, 4))
+    owners = np.arange(200)
+    errors = {}
+    for share in MIDDLE_WEIGHTS:
+        z = (seen - seen.mean(0)) / seen.std(0)
+        z *= share * np.linalg.norm(u - u.mean(0), axis=1).mean() / np.linalg.norm(z, axis=1).mean()
+        errors[share] = ridge_regression(np.hstack([u, z]), targets).explained
+    for unit in (1.0, 1000.0):  # the scale of a channel does not matter
+        images = np.hstack([u, unit * seen + 7])
+        maps, found = linear_maps(images, targets, owners, table, 4, middle=3)
+        assert found.explained == pytest.approx(max(errors.values())) and max(errors, key=errors.__getitem__) > 0
+        predicted = (images - maps.image_mean) @ maps.image @ np.linalg.inv(maps.text)
+        assert ((targets - targets.mean(0) - predicted) ** 2).sum() < (found.errors**2).sum()
+    useless = rng.permutation(seen)
+    _, without = linear_maps(np.hstack([u, useless]), targets, owners, table, 4, middle=3)
+    assert without.explained >= ridge_regression(u, targets).explained
 
 
 @pytest.mark.parametrize("width", [3, 30])

@@ -106,10 +106,21 @@ def test_classes_are_the_mean_of_their_probabilities_over_real_elements() -> Non
         logits = [part.classifier(local[item, n]) / 2 for n in range(count)]
         expected = sum(torch.softmax(each, 0) for each in logits) / count
         torch.testing.assert_close(described[item, 6:], expected)
+    seeing = PooledLinear(input_dim=6, embed_dim=5, power=0.5, middle=4)
+    middle = torch.randn(2, 4, 2)
+    spread = torch.rand(2, 4, 2)
+    features = Features(local, mask, middle=torch.cat([middle, middle**2 + spread**2], dim=-1))
+    seen = seeing.describe(features)[:, 6:]
+    for item, count in ((0, 4), (1, 2)):
+        both = torch.cat([middle, spread], dim=-1)[item, :count].mean(0)
+        torch.testing.assert_close(seen[item], both, rtol=1e-3, atol=1e-3)
+    with pytest.raises(ModelError, match="middle"):
+        seeing.describe(Features(local, mask))
     plain = PooledLinear(input_dim=6, embed_dim=5, power=0.5)
     torch.testing.assert_close(described[:, :6], plain.describe(Features(local, mask)))
-    with pytest.raises(RecipeError, match="classes = 3"):
-        PooledLinear(input_dim=6, embed_dim=6, residual=True, classes=3)
+    for wrong in ({"classes": 3}, {"middle": 4}):
+        with pytest.raises(RecipeError, match="classes = "):
+            PooledLinear(input_dim=6, embed_dim=6, residual=True, **wrong)
 
 
 def test_the_list_has_words_and_a_definition_of_each_class() -> None:

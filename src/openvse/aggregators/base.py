@@ -91,10 +91,7 @@ class Pooling(SingleVector):
 def require_same_width(name: str, input_dim: int, embed_dim: int) -> None:
     """Raise RecipeError unless local features are as wide as the joint space, for parts that keep the width."""
     if input_dim != embed_dim:
-        raise RecipeError(
-            f"{name} pools local features {input_dim} wide, but the joint width is {embed_dim}: "
-            f"give the encoder a projection (projection: linear)"
-        )
+        raise RecipeError(f"{name} pools features {input_dim} wide, not {embed_dim}: give the encoder a projection")
 
 
 def require_single_vectors(name: str, parts: Mapping[str, Aggregator]) -> None:
@@ -102,8 +99,7 @@ def require_single_vectors(name: str, parts: Mapping[str, Aggregator]) -> None:
     for option, part in parts.items():
         if not isinstance(part, SingleVector):
             raise RecipeError(
-                f"{name} got the {option} {type(part).__name__}, which does not make one vector for each item: take "
-                f"one that does, such as k_max or gpo"
+                f"{name} got the {option} {type(part).__name__}: take one that makes one vector an item, such as k_max"
             )
 
 

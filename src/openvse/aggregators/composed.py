@@ -36,6 +36,7 @@ class PooledLinear(SingleVector):
 
     With ``classes``, W reads ``[u ; c]``. c is the mean over the elements of ``softmax((H x + h) / 2)``, the
     probabilities by a classifier of the raw features. It begins at 0, and the closed form takes it from the backbone.
+    With ``middle``, mean and standard deviation of channels in the middle of the network follow u, ``[u ; s ; c]``.
 
     It reads raw features (``projection: none``), so everything before W stays as it is while W trains, and W has a
     closed form (``start: {name: closed_form}``). A power of 0.5 keeps few large values
@@ -46,10 +47,13 @@ class PooledLinear(SingleVector):
         power: the exponent of the absolute values.
         residual: whether u is added, ``v = u + W u + b``. W and b then begin at 0 and change the result of ``pool``.
         classes: the number of classes. 0 leaves c out.
+        middle: the width of s, which a backbone with ``middle: true`` makes (384 for EfficientNet-Lite0). 0 leaves it
+            out.
 
     Raises:
-        RecipeError: the power is not above 0, ``pool`` does not make one vector for each item, ``classes`` is negative,
-            or the map is residual, and L is not D or there are classes.
+        RecipeError: the power is not above 0, ``pool`` does not make one vector for each item, ``classes`` or
+            ``middle`` is negative, or the map is residual, and L is not D or there is one of the two.
+        ModelError: the features have another middle.
     """
 
     def __init__(
@@ -61,20 +65,21 @@ class PooledLinear(SingleVector):
         power: float = 1.0,
         residual: bool = False,
         classes: int = 0,
+        middle: int = 0,
     ) -> None:
         super().__init__()
         if residual:
             require_same_width("pooled_linear with residual: true", input_dim, embed_dim)
-        if classes < 0 or (classes and residual):
+        if min(classes, middle) < 0 or (residual and classes + middle):
             raise RecipeError(
-                f"pooled_linear got classes = {classes}: give a number of 0 or more, and 0 with residual: true"
+                f"pooled_linear got classes = {classes}, middle = {middle}: give 0 or more, and 0 with residual: true"
             )
         if not power > 0:
             raise RecipeError(f"pooled_linear got power = {power:g}: it must be above 0 (1 changes nothing)")
         inner = pool(input_dim=input_dim, embed_dim=input_dim)
         require_single_vectors("pooled_linear", {"pool": inner})
-        self.inner, self.power, self.residual, self.classes = inner, power, residual, classes
-        self.linear = nn.Linear(input_dim + classes, embed_dim)
+        self.inner, self.power, self.residual, self.classes, self.middle = inner, power, residual, classes, middle
+        self.linear = nn.Linear(input_dim + middle + classes, embed_dim)
         (nn.init.zeros_ if residual else nn.init.xavier_uniform_)(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
         self.classifier = nn.Linear(input_dim, classes) if classes else None
@@ -83,18 +88,24 @@ class PooledLinear(SingleVector):
         self.order_aware, self.needs_pooled = inner.order_aware, inner.needs_pooled
 
     def describe(self, features: Features) -> Float[Tensor, "B L"]:
-        """Return what the linear map reads: u, the pooled item of length 1, and the probabilities of its classes."""
+        """Return what the linear map reads: u, the pooled item of length 1, s and the probabilities of its classes."""
         local = features.local
         if self.power != 1 or self.classifier is not None:
             local = local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
         if self.power != 1:
             sizes = local.abs().clamp(min=_LEAST)  # the slope of a root at 0 is infinite
             features = replace(features, local=local.sign() * sizes**self.power, ranked=None)
-        pooled = normalize(self.inner(features).vectors.squeeze(1))
-        if self.classifier is None:
-            return pooled
-        likely = (self.classifier(local) / CLASS_TEMPERATURE).softmax(-1)
-        return torch.cat([pooled, masked_mean(likely, features.mask)], dim=-1)
+        described = [normalize(self.inner(features).vectors.squeeze(1))]
+        if self.middle:
+            if features.middle is None or features.middle.shape[-1] != self.middle:
+                raise ModelError(f"pooled_linear with middle = {self.middle} needs a backbone with middle: true")
+            means, squares = features.middle.chunk(2, dim=-1)
+            seen = torch.cat([means, (squares - means**2).clamp(min=0).sqrt()], dim=-1)
+            described.append(masked_mean(seen, features.mask))
+        if self.classifier is not None:
+            likely = (self.classifier(local) / CLASS_TEMPERATURE).softmax(-1)
+            described.append(masked_mean(likely, features.mask))
+        return torch.cat(described, dim=-1)
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
         return self._pool(Features(local, mask))

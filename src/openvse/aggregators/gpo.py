@@ -78,9 +78,7 @@ class Transformer(nn.TransformerEncoderLayer):
 
     def __init__(self, *, position_dim: int, hidden_dim: int, num_positions: int = 0) -> None:
         if position_dim % NUM_HEADS:
-            raise RecipeError(
-                f"the transformer generator got position_dim = {position_dim}: it must be a multiple of {NUM_HEADS}"
-            )
+            raise RecipeError(f"transformer got position_dim = {position_dim}: give a multiple of {NUM_HEADS}")
         super().__init__(position_dim, NUM_HEADS, hidden_dim, dropout=0.0, batch_first=True, bias=False)
         self.width = position_dim
 
@@ -204,8 +202,7 @@ class GPO(RankedPooling):
         per_dimension: whether each of the L dimensions has its own coefficients.
 
     Raises:
-        RecipeError: ``num_positions`` is below 1, or the generator cannot have this width or does not read these
-            positions.
+        RecipeError: ``num_positions`` is below 1, or the generator cannot have this width or read these positions.
 
     Examples:
         >>> pool = GPO(input_dim=8, embed_dim=8)
@@ -233,9 +230,7 @@ class GPO(RankedPooling):
         self.positions = positions(num_positions=num_positions, position_dim=position_dim)
         self.generator = generator(position_dim=position_dim, hidden_dim=hidden_dim, num_positions=num_positions)
         if self.positions.learns and not self.generator.reads_codes:
-            raise RecipeError(
-                "gpo got positions: learned, which generator: interpolation does not read: leave positions out"
-            )
+            raise RecipeError("gpo got positions: learned, which generator: interpolation does not read: leave it out")
         self.score = nn.Linear(self.generator.width, input_dim if per_dimension else 1, bias=False)
         self._table: dict[int, Tensor] = {}
         self._table_weights = torch.empty(0)

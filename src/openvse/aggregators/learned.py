@@ -239,8 +239,7 @@ class Autoencoder(Aggregator):
     """``h = sigmoid(W x + b)``, where x is the mean of the raw local features (Feng et al., ACM Multimedia 2014).
 
     The embedding is h. The set also carries h before it is scaled (``residual``) and x (``source``), which the term
-    ``correspondence`` reconstructs from h. The decoders belong to this term, because a trained model does not need
-    them.
+    ``correspondence`` reconstructs from h. The decoders belong to this term, as a trained model needs none.
 
     Deviation: the paper first trains restricted Boltzmann machines on each side. Here x is a feature of a network, and
     the code has one layer.
@@ -420,8 +419,7 @@ class PIENet(Aggregator):
         super().__init__()
         if not with_global and (combine == "concatenate" or num_embeddings == 0):
             raise RecipeError(
-                "pie_net has with_global: false, and num_embeddings: 0 or combine: concatenate needs the global "
-                "vector: change one of them"
+                "pie_net has with_global: false, but num_embeddings: 0 and combine: concatenate need it: change one"
             )
         self.needs_pooled, self.yields_residual = with_global, not joined
         self.combine, self.joined = combine, joined
@@ -445,9 +443,7 @@ class PIENet(Aggregator):
     def forward(self, features: Features) -> EmbeddingSet:
         """Make ``vectors`` and ``residual``, ``[B, K, D]``. Raise ModelError if there is no global vector."""
         if self.needs_pooled and features.pooled is None:
-            raise ModelError(
-                "pie_net needs Features.pooled: give the encoder global_vector: mean (images) or output: words (bigru)"
-            )
+            raise ModelError("pie_net needs Features.pooled: set global_vector: mean (images) or output: words (bigru)")
         if self.num_embeddings == 0:
             assert features.pooled is not None
             vectors = features.pooled.unsqueeze(1)

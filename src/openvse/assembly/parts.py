@@ -316,10 +316,7 @@ def option_as_said(value: Any, where: str) -> Any:
         return _values(value, where)
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise ModelError(
-        f"{where} is {value!r}, which a recipe cannot express: give the model its spec when you make it, or use an "
-        f"option of plain values"
-    )
+    raise ModelError(f"{where} is {value!r}, which no recipe can express: make the model with its spec")
 
 
 def _inner_part(value: Any, where: str) -> Any:
@@ -395,10 +392,7 @@ class Pool(nn.Module):
         width = self.aggregator.arguments().get("embed_dim")
         wanted = f"float [{len(local)}, {width or 'D'}]"
         if global_vector is None:
-            raise DataError(
-                f"{type(self.aggregator).__name__} needs a global vector of each item, but got none: give one as the "
-                f"third argument, {wanted}"
-            )
+            raise DataError(f"{type(self.aggregator).__name__} needs global vectors as third argument: give {wanted}")
         shape = list(global_vector.shape)
         if len(shape) != 2 or shape[0] != len(local) or width not in (None, shape[1]):
             raise DataError(f"the global vector is {global_vector.dtype} {shape}: give {wanted}")
@@ -409,15 +403,13 @@ class Pool(nn.Module):
         width = self.aggregator.arguments().get("input_dim")
         if local.dim() != 3 or not local.is_floating_point() or width not in (None, local.shape[2]):
             raise DataError(
-                f"the local features are {local.dtype} {list(local.shape)}: give a float tensor "
-                f"[items, elements, {width or 'width'}]"
+                f"the features are {local.dtype} {list(local.shape)}: give floats [items, elements, {width or 'width'}]"
             )
         if mask is None:
             mask = torch.ones(local.shape[:2], dtype=torch.bool, device=local.device)
         if mask.shape != local.shape[:2] or mask.is_floating_point():
             raise DataError(
-                f"the mask is {mask.dtype} {list(mask.shape)}: give a bool or integer tensor {list(local.shape[:2])}, "
-                f"True where an element is real"
+                f"the mask is {mask.dtype} {list(mask.shape)}: give bool {list(local.shape[:2])}, True for an element"
             )
         mask = mask.bool()
         empty = (~mask.any(dim=1)).nonzero().flatten()

@@ -67,10 +67,10 @@ class Backbone(Configured, nn.Module, ABC):
         covers_image: whether the features are square cells over the whole image, row by row, possibly after a class
             token.
         any_size: whether the network takes images of any size, so that ``image_size`` may be changed later.
-        image_size: the side in pixels of the square that ``preprocess`` makes from an image. None if it has no such
-            size.
+        image_size: the side in pixels of the square that ``preprocess`` makes from an image. None without one.
         shorter_side: the length in pixels to which ``preprocess`` shrinks the shorter side of a large image, with
             antialiasing. None if it is not known. Every file is then decoded at full size.
+        middle: how many of the last columns of the features come from the middle of the network (``EfficientNetLite``).
         class_token: whether the first feature represents the whole image. Augmentation then never hides it, and a
             global vector is made only from it.
         frame_limit: the object that chooses among features that are frames. None keeps all.
@@ -91,6 +91,7 @@ class Backbone(Configured, nn.Module, ABC):
     any_size: bool = False
     image_size: int | None = None
     exact_decode: bool | None = None
+    middle: int = 0
     class_token: bool = False
     frame_limit: FrameLimit | None = None
     net: nn.Module
@@ -155,8 +156,7 @@ class Backbone(Configured, nn.Module, ABC):
             source: a ``ClipSource``. If the backbone does not read videos, an image, or a part of a clip, whose middle
                 frame is read.
             generator: the generator of the random view in training. None gives the deterministic view.
-            to_store: whether to read everything that a feature store should hold, such as all frames from which
-                training draws.
+            to_store: whether to read all that a feature store should hold, such as all frames that training draws from.
             exact: whether a JPEG is decoded at full size if ``exact_decode`` is None.
 
         Raises:
@@ -202,6 +202,7 @@ class NestedBackbone(Backbone):
             fingerprint=fingerprint,
             fine_tune=inner.fine_tune,
         )
+        self.middle = inner.middle
         self.exact_decode = inner.exact_decode  # the inner fingerprint records it already
 
     @property

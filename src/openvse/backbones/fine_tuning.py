@@ -193,16 +193,11 @@ class Lora(Strict):
 def lora_of(options: Mapping[str, Any] | None, *, fine_tune: bool, train_blocks: int | None) -> Lora | None:
     """Check which parts of a network train. Return the options of its adapters, or None if there are none."""
     if train_blocks is not None and not fine_tune:
-        raise RecipeError(
-            f"train_blocks is {train_blocks}, but fine_tune is false: set fine_tune=true, or leave train_blocks out"
-        )
+        raise RecipeError(f"train_blocks is {train_blocks}, but fine_tune false: set fine_tune=true, or leave it out")
     if options is None:
         return None
     if not fine_tune or train_blocks is not None:
-        raise RecipeError(
-            "lora needs fine_tune=true, and cannot be combined with train_blocks: set fine_tune=true and leave out "
-            "train_blocks"
-        )
+        raise RecipeError("lora needs fine_tune=true and no train_blocks: set the one, and leave the other out")
     try:
         return Lora.model_validate(options)
     except ValidationError as error:

@@ -38,8 +38,7 @@ class Crops(NestedBackbone):
 
     The side of a window in pixels is always the inner backbone's ``image_size``. The default inner backbone is
     EfficientNet-Lite0 at 112 pixels. A backbone that a recipe names has its own default
-    (``backbone: efficientnet_lite0`` is 224 pixels, as everywhere). ``backbone.image_size=160`` without a name changes
-    only the size.
+    (``backbone: efficientnet_lite0`` is 224 pixels, as everywhere). ``backbone.image_size=160`` alone changes the size.
 
     With ``shared`` the windows share one pass. The inner backbone sees the whole image once, resized so that the sides
     of the smallest window have ``image_size`` pixels. A window is the mean of the cells under it, each weighted by its
@@ -79,10 +78,7 @@ class Crops(NestedBackbone):
             raise RecipeError("mirrored windows cannot share one pass of the whole image: set one of the two")
         inner = backbone(assets=assets)
         if inner.fingerprint is None or inner.reads_videos:
-            raise RecipeError(
-                "backbone must be one that sees images, such as efficientnet_lite0 or transformers_vision "
-                "(for clips, set this backbone inside frames)"
-            )
+            raise RecipeError("backbone must see images, such as efficientnet_lite0 (for clips, set it inside frames)")
         size = inner.image_size if inner.any_size and inner.covers_image else None
         if shared and size is None:
             raise RecipeError(
@@ -149,10 +145,7 @@ def _check(windows: tuple[tuple[int, float], ...]) -> None:
         raise RecipeError("windows is empty: give one grid or more, such as [[1, 1.0], [3, 0.5]]")
     for count, share in windows:
         if count < 1 or not 0 < share <= 1:
-            raise RecipeError(
-                f"windows has ({count}, {share:g}): give a number a side of 1 or more, and a share of the image's "
-                f"sides above 0 and at most 1"
-            )
+            raise RecipeError(f"windows has ({count}, {share:g}): give 1 or more a side, and a share above 0, up to 1")
 
 
 def window_boxes(windows: tuple[tuple[int, float], ...]) -> Iterator[tuple[float, float, float, float]]:
@@ -205,9 +198,7 @@ class Frames(NestedBackbone):
             )
         image = backbone(assets=assets)
         if image.fingerprint is None or image.reads_videos:
-            raise RecipeError(
-                "backbone must be one that sees images, such as efficientnet_lite0 or transformers_vision"
-            )
+            raise RecipeError("backbone must see images, such as efficientnet_lite0 or transformers_vision")
         stored = f"even:{num_frames}" if even else f"{fps:g}fps:{stored_frames}"
         super().__init__(image, fingerprint=f"frames:{image.fingerprint}:{stored}")
         most = num_frames if even else stored_frames

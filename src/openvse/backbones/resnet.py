@@ -83,9 +83,7 @@ class ResNet(Backbone):
                 f"for each, and groups that divide inner_dim"
             )
         if form == "caffe" and not bottleneck:
-            raise RecipeError(
-                "form: caffe exists only with bottlenecks: leave bottleneck out, or take form: torchvision"
-            )
+            raise RecipeError("form: caffe has only bottlenecks: leave bottleneck out, or take form: torchvision")
         network = ResNetNetwork(
             blocks, bottleneck=bottleneck, form=form, stem_dim=stem_dim, inner_dim=inner_dim, groups=groups
         )
@@ -259,8 +257,7 @@ def load_network_weights(network: ResNetNetwork, path: Path) -> None:
         read: Any = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except Exception as error:  # damaged bytes fail in many ways
         raise ModelError(
-            f"weights {path} cannot be read ({message_of(error, 100)}): give a .safetensors or .pth file that "
-            f"holds only tensors"
+            f"weights {path} cannot be read ({message_of(error, 100)}): give a .safetensors or .pth file of tensors"
         ) from error
     weights = _unnumbered(read) if isinstance(read, dict) and {"base", "top"} <= read.keys() else read
     wanted = network.state_dict()

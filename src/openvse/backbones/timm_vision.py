@@ -94,9 +94,7 @@ def _timm() -> Any:
     try:
         import timm
     except ModuleNotFoundError as error:
-        raise ModelError(
-            f"timm_vision needs the package {error.name}, which is not installed: {install('timm')}"
-        ) from error
+        raise ModelError(f"timm_vision needs the package {error.name}: {install('timm')}") from error
     except (ImportError, RuntimeError) as error:  # a torchvision built for another torch
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(

@@ -67,8 +67,7 @@ class EpochBatches(Sampler[BatchKey]):
     """The batches of one epoch, in an order that depends only on (seed, epoch).
 
     Use it as ``DataLoader(dataset, sampler=EpochBatches(...), batch_size=None)``. Every process draws the same pairs
-    and its dataset takes its share of their images, so that the pairs of a batch do not depend on the number of
-    processes.
+    and its dataset takes its share of their images, so that pairs do not depend on the number of processes.
 
     A batch consists of pairs, or of images with several of their captions. The cost of training an image network
     depends on the number of images in a batch, so further captions of each are nearly free.

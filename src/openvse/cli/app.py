@@ -28,15 +28,9 @@ MISSING = f"Not installed: {INSTALL}".replace("[", r"\[")  # brackets are markup
 """The group of the commands of the training half, for installations without it."""
 
 # The modules of the commands, which register them when they are imported, if these are called otherwise.
-_MODULES = {
-    **{"index": "indexing", "blend": "convert", "demo": "train", "export": "convert"},
-    **{"list": "lists"},
-}
+_MODULES = {"index": "indexing", "blend": "convert", "demo": "train", "export": "convert", "list": "lists"}
 _SEARCH = ("duplicates", "index", "search", "serve")
-_TRAINING = (
-    *("blend", "compare", "convert", "data", "demo", "encode"),
-    *("evaluate", "export", "extract", "list", "train"),
-)
+_TRAINING = ("blend", "compare", "convert", "data", "demo", "encode", "evaluate", "export", "extract", "list", "train")
 _BUILT_IN = (*_SEARCH, *_TRAINING)
 _GROUPS = ("data",)  # below which a package may add a command
 
@@ -209,11 +203,7 @@ def options(
         ),
     ] = False,
     verbose: Annotated[
-        bool,
-        typer.Option(
-            _VERBOSE,
-            help="Also explain the computation. Also accepted after the command.",
-        ),
+        bool, typer.Option(_VERBOSE, help="Also explain the computation. Also accepted after the command.")
     ] = False,
     max_pixels: Annotated[
         int | None,

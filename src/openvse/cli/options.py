@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperOption
 from openvse.errors import OpenVSEError
 from openvse.halves import missing_package, training_module, usable_device
 from openvse.indexing.manifest import IndexSettings
+from openvse.search.provided import RERANKER
 from openvse.settings import FIRST, Declared, check_settings, settings_of
 
 if TYPE_CHECKING:
@@ -73,7 +74,6 @@ class Reranking:
     def load(self, device: str) -> RanksAgain:
         """Load the model, and the store that it reads, if one is named."""
         from openvse.runtime.model import MODEL_LOADER
-        from openvse.search.provided import RERANKER
 
         model = MODEL_LOADER.get()(self.model, device=device)
         return RERANKER.get()(model, top=self.top, weight=self.weight, features=self.features)
@@ -124,6 +124,31 @@ def few_first(
             return sorted(params, key=lambda each: order.index(getattr(each, "rich_help_panel", None)))
 
     return FewFirst
+
+
+def option(
+    about: str,
+    *names: str,
+    metavar: str | None = None,
+    least: int | None = None,
+    complete: Callable[..., list[str]] | None = None,
+    callback: Any = None,
+    shown: bool | str = True,
+) -> Any:
+    """Return an option and its help. ``shown`` is its default in the help, or whether that is there.
+
+    A switch needs its name, since Typer would give it a second one, ``--no-...``.
+    """
+    return typer.Option(
+        *names, help=about, metavar=metavar, min=least, autocompletion=complete, callback=callback, show_default=shown
+    )
+
+
+def argument(
+    about: str, *, metavar: str | None = None, complete: Callable[..., list[str]] | None = None, shown: bool = True
+) -> Any:
+    """Return an argument and its help."""
+    return typer.Argument(help=about, metavar=metavar, autocompletion=complete, show_default=shown)
 
 
 def option_of(each: Declared, more: str = "", *, panel: str = "", callback: Any = None) -> Any:
@@ -226,106 +251,79 @@ class RunSettings:
 Device: TypeAlias = Annotated[str, option_of(settings_of(RunSettings)["device"], callback=usable_device)]
 RunDevice: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        help="Device to compute on: cpu, cuda, mps, or auto for the fastest one. Default: training.device of the "
-        "recipe.",
+    option(
+        "Device to compute on: cpu, cuda, mps, or auto for the fastest one. Default: training.device of the recipe.",
         callback=usable_device,
     ),
 ]
 Threads: TypeAlias = Annotated[
-    int | None,
-    typer.Option(min=1, help="Number of CPU threads. Default: chosen by PyTorch.", callback=use_threads),
+    int | None, option("Number of CPU threads. Default: chosen by PyTorch.", least=1, callback=use_threads)
 ]
 StartModel: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--start",
-        help="Model to start from: a run, a model folder, a hub id, or a name from 'openvse list models'.",
-    ),
+    option("Model to start from: a run, a model folder, a hub id, or a name from 'openvse list models'.", "--start"),
 ]
 Rerank: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        metavar="MODEL",
-        help="A second model that reranks the best results of each query, such as a model with score attention. "
+    option(
+        "A second model that reranks the best results of each query, such as a model with score attention. "
         "MODEL,top=N,weight=W,features=STORE: it reranks the best N (default: 20), its score has the weight W "
         "(default: 1) and the first score 1 - W, and it reads a feature store instead of the images.",
+        metavar="MODEL",
     ),
 ]
 QueryBankSplit: TypeAlias = Annotated[
     str,
-    typer.Option(
+    option(
+        "Split such as train, whose captions and images form the query bank that finds and demotes hubs. Default: "
+        "the query bank of the model.",
         "--query-bank",
         metavar="SPLIT",
-        help="Split such as train, whose captions and images form the query bank that finds and demotes hubs. Default: "
-        "the query bank of the model.",
     ),
 ]
 Engine: TypeAlias = Annotated[str | None, option_of(replace(settings_of(IndexSettings)["engine"], panel=""))]
-Null: TypeAlias = Annotated[
-    bool,
-    typer.Option("--null", "-0", help="Print paths that end with a zero byte each, for 'xargs -0'."),
-]
+Null: TypeAlias = Annotated[bool, option("Print paths that end with a zero byte each, for 'xargs -0'.", "--null", "-0")]
 FeatureStorePath: TypeAlias = Annotated[
-    Path, typer.Argument(help="The feature store: a new folder, or an existing store to add features to.")
+    Path, argument("The feature store: a new folder, or an existing store to add features to.")
 ]
-Stored: TypeAlias = Annotated[Literal["float16", "float32"], typer.Option(help="Number type of the stored values.")]
+Stored: TypeAlias = Annotated[Literal["float16", "float32"], option("Number type of the stored values.")]
 TextFeatures: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        help="Store of token states ('openvse extract' of a text model), or a folder of stores, to read instead of "
+    option(
+        "Store of token states ('openvse extract' of a text model), or a folder of stores, to read instead of "
         "running a frozen text model. Models without such a text model read the sentences."
     ),
 ]
-Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document instead of text.")]
+Json: TypeAlias = Annotated[bool, option("Print the result as one JSON document instead of text.", "--json")]
 Exchanged: TypeAlias = Annotated[
-    bool,
-    typer.Option("--exchanged", help="Also answer each question about another image, as a control (only questions)."),
+    bool, option("Also answer each question about another image, as a control (only questions).", "--exchanged")
 ]
-Annotations: TypeAlias = Annotated[
-    Path | None, typer.Option(help="Folder with the files that --protocol cxc or eccv_caption reads.")
-]
+Annotations: TypeAlias = Annotated[Path | None, option("Folder of what --protocol cxc or eccv_caption reads.")]
 Every: TypeAlias = Annotated[
-    bool,
-    typer.Option("--every", help="Also measure mAP@R, R-Precision, nDCG@10 and MRR, from all relevant items."),
+    bool, option("Also measure mAP@R, R-Precision, nDCG@10 and MRR, from all relevant items.", "--every")
 ]
 ProtocolName: TypeAlias = Annotated[
-    str,
-    typer.Option(help="Published protocol to follow, such as coco_1k. 'openvse list protocols' lists them."),
+    str, option("Published protocol to follow, such as coco_1k. 'openvse list protocols' lists them.")
 ]
 Models: TypeAlias = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="MODEL...",
-        help="Model folders, runs, hub ids, or names that 'openvse list models' lists.",
-    ),
+    list[str], argument("Model folders, runs, hub ids, or names that 'openvse list models' lists.", metavar="MODEL...")
 ]
 On: TypeAlias = Annotated[
     str,
-    typer.Option(
-        "--on",
-        metavar="DATA",
-        help="The data: a folder, a table, or NAME:ROOT such as flickr8k:/data/f8k.",
-        show_default=False,
+    option(
+        "The data: a folder, a table, or NAME:ROOT such as flickr8k:/data/f8k.", "--on", metavar="DATA", shown=False
     ),
 ]
-Out: TypeAlias = Annotated[Path, typer.Option("--out", help="The folder to write.")]
-Overwrite: TypeAlias = Annotated[
-    bool,
-    typer.Option("--overwrite", help="Replace existing results, also of another model or settings."),
-]
-Split: TypeAlias = Annotated[str, typer.Option(help="Split: train, validation, test or all.")]
+Out: TypeAlias = Annotated[Path, option("The folder to write.", "--out")]
+Overwrite: TypeAlias = Annotated[bool, option("Replace results, also of another model or settings.", "--overwrite")]
+Split: TypeAlias = Annotated[str, option("Split: train, validation, test or all.")]
 Stores: TypeAlias = Annotated[
     list[Path] | None,
-    typer.Option(
+    option(
+        "Feature store to read instead of images: one for all models, one per model, or a folder of stores.",
         "--features",
-        help="Feature store to read instead of images: one for all models, one per model, or a folder of stores.",
     ),
 ]
-Folds: TypeAlias = Annotated[
-    int, typer.Option(min=1, help="Number of equal folds to average metrics over (COCO 1K: 5).")
-]
-BatchSize: TypeAlias = Annotated[int, typer.Option(min=1, help="Number of images, sentences or questions in a batch.")]
-ModelName: TypeAlias = Annotated[
-    str, typer.Argument(help="A model folder, a hub id, or a name that 'openvse list models' lists.")
-]
+Folds: TypeAlias = Annotated[int, option("Number of equal folds to average metrics over (COCO 1K: 5).", least=1)]
+BatchSize: TypeAlias = Annotated[int, option("Number of images, sentences or questions in a batch.", least=1)]
+ModelName: TypeAlias = Annotated[str, argument("A model folder, a hub id, or a name that 'openvse list models' lists.")]

@@ -251,10 +251,7 @@ def _expect_mapped(name: str, section: Mapping[str, Any]) -> None:
                 f"transformer are converted: take a copy in the format of transformers, if there is one"
             )
     if name != "model_cfg" and not isinstance(section.get("layers"), int):
-        raise CheckpointError(
-            f"its {name} has layers {section.get('layers')!r}, so it is not a transformer, and cannot be converted: "
-            f"take a model with two transformers"
-        )
+        raise CheckpointError(f"its {name} has layers {section.get('layers')!r}: take a model of two transformers")
 
 
 def _by_their_names(weights: Weights) -> Weights:
@@ -315,9 +312,7 @@ def _side(size: Any) -> int:
         return size
     if isinstance(size, list | tuple) and len(set(size)) == 1:
         return int(size[0])
-    raise CheckpointError(
-        f"its images are not square (image_size {size}), so it cannot be converted: take a model with square images"
-    )
+    raise CheckpointError(f"its images are not square (image_size {size}): take a model with square images")
 
 
 def _preprocessing(options: Mapping[str, Any], side: int) -> dict[str, Any]:
@@ -423,9 +418,7 @@ def _siglip(config: Any, weights: Weights) -> tuple[dict[str, Any], dict[str, An
     """SigLIP: patches -> attention pooling, and the last position of the text, padding or not -> linear."""
     vision = config.vision_config
     if not vision.vision_use_head:
-        raise CheckpointError(
-            "its image tower has no pooling head, so it cannot embed an image: take a complete SigLIP model"
-        )
+        raise CheckpointError("its image tower has no pooling head to embed an image: take a complete SigLIP model")
     if vision.hidden_act not in GELUS:
         raise CheckpointError(
             f"the pooling head of its image tower has the activation {vision.hidden_act!r}, but map_head only "
@@ -532,9 +525,7 @@ def convert_dual(
 def _spec(architecture: Architecture, config: Any, weights: Weights) -> dict[str, Any]:
     image, text, scaling = architecture.towers(config, weights)
     if not all(math.isfinite(value) for value in scaling.values() if isinstance(value, float)):
-        raise CheckpointError(
-            f"the scale of its logits is not finite ({scaling}): its training diverged, or the file is damaged"
-        )
+        raise CheckpointError(f"the scale of its logits is {scaling}: its training diverged, or the file is damaged")
     if architecture.towers is _siglip:
         width = config.vision_config.hidden_size
     else:
@@ -597,10 +588,7 @@ def _load_tokenizer(files: Path, named: str | None, config: Any) -> Any:
     load = load_clip_tokenizer if config.model_type == "clip" else load_tokenizer
     tokenizer, num_words = load(named or str(files)), config.text_config.vocab_size
     if (highest := max(tokenizer.get_vocab().values(), default=0)) >= num_words:
-        raise CheckpointError(
-            f"its tokenizer has {highest + 1:,} words, but the model {num_words:,}: give the tokenizer that the model "
-            f"was trained with"
-        )
+        raise CheckpointError(f"its tokenizer has {highest + 1:,} words, but the model {num_words:,}: give its own")
     return tokenizer
 
 

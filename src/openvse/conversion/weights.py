@@ -49,9 +49,7 @@ def read_checkpoint(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         raise _refused(path, str(error)) from error
     except Exception as error:  # damaged bytes fail in many ways
-        raise CheckpointError(
-            f"{path} is damaged or not a checkpoint of PyTorch ({message_of(error)}): download it again"
-        ) from error
+        raise CheckpointError(f"{path} is damaged or no checkpoint ({message_of(error)}): download it again") from error
 
 
 def _verify_archive(path: Path) -> None:
@@ -208,9 +206,7 @@ def renamed(weights: Weights, names: Names) -> Weights:
     for name, weight in weights.items():
         prefix = max((begin for begin in names if name.startswith(begin)), key=len, default=None)
         if prefix is None:
-            raise CheckpointError(
-                f"it holds weights {name!r}, which the released code does not have: give an unchanged model"
-            )
+            raise CheckpointError(f"it holds weights {name!r}, which the released code lacks: give an unchanged model")
         if (ours := names[prefix]) is not None:
             result[ours + name.removeprefix(prefix)] = weight
     return result
@@ -239,8 +235,7 @@ def count(weights: Weights, begin: str) -> int:
     numbers = {name.removeprefix(begin).partition(".")[0] for name in weights if name.startswith(begin)}
     if len(numbers) > MAX_LAYERS:
         raise CheckpointError(
-            f"it names {len(numbers):,} layers {begin!r}, more than any released network has "
-            f"({MAX_LAYERS} are allowed): get the file from its authors"
+            f"it names {len(numbers):,} layers {begin!r}, of at most {MAX_LAYERS}: get the file from its authors"
         )
     return len(numbers)
 
@@ -359,9 +354,7 @@ def _parts(place: ModelFiles, index: Path) -> list[Path]:
     names = sorted({str(name) for name in listed.values()}) if isinstance(listed, dict) else []
     paths = {name: place.find(name) if Path(name).name == name else None for name in names}
     if (missing := [name for name, path in paths.items() if path is None]) or not names:
-        raise CheckpointError(
-            f"{index.name} names weights that are missing ({', '.join(missing) or 'no file'}): download all files"
-        )
+        raise CheckpointError(f"{index.name} names missing files ({', '.join(missing) or 'no file'}): download all")
     return [path for path in paths.values() if path is not None]
 
 

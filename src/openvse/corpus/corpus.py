@@ -47,8 +47,7 @@ class Corpus:
         captions: the T sentences.
         relevance: the pairs (image, text) that belong together.
         splits: "train", "validation", "test" or "" for each image.
-        problems: one line for each kind of item that was skipped when the corpus was opened. A ``Problem`` also has all
-            cases.
+        problems: a line for each kind of item that was skipped at opening. A ``Problem`` also has all cases.
         features: local features of the images that come with the data set. They are read if there is no store and the
             encoder has no backbone.
     """
@@ -126,8 +125,7 @@ def build_corpus(name: str, records: Iterable[Record], *, require_images: bool =
     Records of one file are one image with the captions of all of them. A file is found by its name exactly, or in
     another Unicode form, or if only one file fits, with ``\\`` for ``/`` or in another case (see ``find_files``).
     Captions with a missing image file, images without a caption and empty captions are left out and counted in
-    ``problems``. So is leakage: an image that is listed in several splits is kept only in the last of train, validation
-    and test.
+    ``problems``. So is leakage: an image of several splits is kept in the last of train, validation and test.
 
     Args:
         name: the name of the data set in messages.
@@ -149,9 +147,7 @@ def build_corpus(name: str, records: Iterable[Record], *, require_images: bool =
     usable = without_leakage(problems, usable)
     usable = _joined(name, usable)
     if otherwise := files.otherwise_written():
-        problems.append(
-            Problem(f"matched {len(otherwise)} name(s) to files that are written in another way", otherwise)
-        )
+        problems.append(Problem(f"matched {len(otherwise)} name(s) to files written in another way", otherwise))
     usable = _usable(problems, usable, files if require_images else None)
     if not usable:
         reasons = "; ".join(problems) or "there are no records"
@@ -200,10 +196,7 @@ def _one_name_each(name: str, records: Sequence[Record], files: FoundFiles) -> l
             place = files.files[place]
             image_id = id_of.setdefault(place, image_id)
         if place_of.setdefault(image_id, place) != place:
-            raise DataError(
-                f"{name}: image {image_id!r} is two files, {place_of[image_id]} and {place}: give each file its own "
-                f"name"
-            )
+            raise DataError(f"{name}: image {image_id!r} is two files, {place_of[image_id]} and {place}: rename one")
         named.append(replace(record, image_id=image_id, path=place))
     captioned = {record.image_id for record in named if record.captions}
     return [record for record in named if record.captions or record.image_id not in captioned]

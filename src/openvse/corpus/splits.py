@@ -178,9 +178,7 @@ def without_leakage(problems: list[str], items: Sequence[ListedT]) -> list[Liste
     listed: defaultdict[str, set[str]] = defaultdict(set)
     for item in items:
         listed[item.image_id].add(item.split)
-    last = {
-        image: max(where, key=SPLITS.index) for image, where in listed.items() if len(where) > 1 and "" not in where
-    }
+    last = {name: max(where, key=SPLITS.index) for name, where in listed.items() if len(where) > 1 and "" not in where}
     kept = [item for item in items if item.split == last.get(item.image_id, item.split)]
     if last:
         summary = (
@@ -197,10 +195,7 @@ def equal_files(
     """Find files with equal content in different splits. See ``equal_content``."""
     placed = [number for number, split in enumerate(splits) if split]
     groups = equal_content(
-        paths,
-        placed,
-        worth=lambda group: len({splits[number] for number in group}) > 1,
-        progress=progress,
+        paths, placed, worth=lambda group: len({splits[number] for number in group}) > 1, progress=progress
     )
     pairs = []
     for group in groups:

@@ -117,9 +117,7 @@ def lone_tables(root: Path, columns: Columns = USUAL) -> list[Path]:
     if not root.is_dir():
         return []
     files = sorted(path for path in root.iterdir() if path.suffix.lower() in TABLE_SUFFIXES)
-    tables = [
-        path for path in files if not path.name.startswith(".") and path.is_file() and not _lacking(path, columns)
-    ]
+    tables = [path for path in files if path.name[0] != "." and path.is_file() and not _lacking(path, columns)]
     shards = all(path.suffix.lower() in ARROW_SUFFIXES for path in tables)  # these have a layout of their own
     if len(tables) > 1 and not shards and not all(named_splits(tables, root).values()):
         raise DataError(
@@ -234,16 +232,13 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
     The captions of ``a.jpg`` are in ``a.txt`` or ``a.caption``, one per line, at any depth. If all images are in
     folders named train, validation and test (or a synonym), these are the splits. An image without a text file counts
     as one without a caption. A text file without an image is reported (``find_files`` compares the names). Items may be
-    clips. If one with a text file is a video, videos without one count too. Image identifiers are paths relative to the
-    folder.
+    clips. If one with a text file is a video, others count too. Image identifiers are paths relative to the folder.
     """
     listing = list_media(root, videos=True)
     sidecars = find_files(path.with_suffix(end) for path in listing.paths for end in SIDECAR_SUFFIXES)
     captions = {path: _read_beside(root, _sidecar(path, sidecars.files)) for path in listing.paths}
     if all(lines is None for lines in captions.values()):
-        raise DataError(
-            f"{root}: no image has a text file next to it (a.jpg with a.txt, one caption per line): write them"
-        )
+        raise DataError(f"{root}: no image has a text file beside it (a.jpg with a.txt, a caption a line): write them")
     videos = any(is_video(path) for path, lines in captions.items() if lines is not None)
     left_out = (listing if videos else list_media(root)).problems()
     of_text = Counter(_sidecar(path, sidecars.files) for path, lines in captions.items() if lines is not None)
@@ -256,10 +251,7 @@ def open_sidecars(root: Path, *, require_images: bool = True) -> Corpus:
         if videos or not is_video(path)
     ]
     corpus = build_corpus(root.resolve().name, with_folder_splits(records, root), require_images=require_images)
-    problems = [
-        *skipped(alone, "text file(s) that are not the captions of an image"),
-        *left_out,
-    ]
+    problems = [*skipped(alone, "text file(s) that are not the captions of an image"), *left_out]
     if shared:
         problems.append(Problem(f"{len(shared)} text file(s) are the captions of several images", shared))
     return replace(corpus, problems=(*corpus.problems, *problems))

@@ -101,9 +101,7 @@ def refuse_outside_text(root: Path, file: Path) -> None:
     """Refuse a file of captions inside a data set that links to a place outside, because it could show any text."""
     place = file.resolve()
     if not place.is_relative_to(_base(root.resolve())):
-        raise DataError(
-            f"{escaped(root)}: {escaped(file)} is outside the folder, at {escaped(place)}: copy it into the folder"
-        )
+        raise DataError(f"{escaped(root)}: {escaped(file)} is outside the folder, at {escaped(place)}: copy it inside")
 
 
 def _base(folder: Path) -> Path:

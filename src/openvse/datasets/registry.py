@@ -176,8 +176,7 @@ def open_corpus(
             another task open as their images with their sentences as captions (``OtherData``).
         require_images: False if stored features replace the image files.
         allow_outside: whether images may be outside the folder of your own data. See ``refuse_outside``.
-        questions: False refuses data of another task. Questions do not describe their images, so ranking them has no
-            meaning.
+        questions: False refuses data of another task. Questions do not describe images, so they cannot be ranked.
         merge_captions: False keeps every caption of your own data a separate text, relevant only to its own image.
 
     Raises:
@@ -187,10 +186,7 @@ def open_corpus(
     """
     name, opened = open_named(source, detect_data, require_images=require_images, allow_outside=allow_outside)
     if not isinstance(opened, Corpus) and not questions:
-        raise DataError(
-            f"{source} holds questions, which do not describe their images: give data with captions, or evaluate or "
-            f"train a model that answers questions"
-        )
+        raise DataError(f"{source} holds questions: give data with captions, or a model that answers questions")
     if not isinstance(opened, Corpus):
         return opened.as_corpus()
     merged = merge_captions and name != "hf" and DATASETS.is_own(name)

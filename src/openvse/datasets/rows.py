@@ -249,10 +249,7 @@ def numbered_objects(file: Path, read: Callable[[Any], ObjectT]) -> Iterator[tup
 
 
 def read_rows(
-    path: Path,
-    columns: Sequence[Sequence[str]],
-    optional: Sequence[str] = (),
-    unread: Collection[str] = (),
+    path: Path, columns: Sequence[Sequence[str]], optional: Sequence[str] = (), unread: Collection[str] = ()
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield each row of a table that is not blank: its line number, and the cells of the requested columns.
 

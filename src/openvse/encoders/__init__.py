@@ -9,12 +9,7 @@ from openvse.encoders.words_encoder import BagOfWords, BiGRU
 from openvse.registry import Registry
 
 TEXT_ENCODERS: Registry[TextEncoder] = Registry(
-    "text encoder",
-    {
-        "bag_of_words": BagOfWords,
-        "bigru": BiGRU,
-        "transformers_text": TransformersText,
-    },
+    "text encoder", {"bag_of_words": BagOfWords, "bigru": BiGRU, "transformers_text": TransformersText}
 )
 
 __all__ = ["TEXT_ENCODERS", "BiGRU", "ImageEncoder", "TextEncoder"]

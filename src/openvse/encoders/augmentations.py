@@ -125,9 +125,7 @@ class TokenAugmentation(nn.Module):
         super().__init__()
         allowed = list(get_args(TokenMode))
         if mode not in allowed:
-            raise RecipeError(
-                f"unknown size_augmentation {mode!r}{nearest(mode, allowed)} (allowed: {', '.join(allowed)})"
-            )
+            raise RecipeError(f"no size_augmentation {mode!r}{nearest(mode, allowed)} (allowed: {', '.join(allowed)})")
         if not 0 <= rate < 1:
             raise RecipeError(f"augmentation_rate is {rate}: give a probability from 0 to below 1")
         if mode == "bert_style" and (mask_id is None or not replacements):

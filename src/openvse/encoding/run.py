@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float
 
 from openvse.encoding.listing import RecordKind, RecordList, list_records
-from openvse.errors import DataError, IndexDamagedError, ModelError, OpenVSEError, install
+from openvse.errors import DataError, IndexDamagedError, ModelError, importing
 from openvse.files import parse_json, read_text, replacing_files, settle
 from openvse.indexing.database import Root
 from openvse.indexing.embedding import Embedder, Sharing, keep_batches
@@ -176,11 +176,9 @@ def _repeated(texts: Sequence[str], times: int) -> list[str]:
 
 def _import_parquet() -> tuple[ModuleType, ModuleType]:
     """Return pyarrow and its Parquet module. Raise OpenVSEError if pyarrow is not installed."""
-    try:
+    with importing("Parquet needs pyarrow", "parquet"):
         import pyarrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise OpenVSEError(f"Parquet needs pyarrow: {install('parquet')}") from error
     return pyarrow, parquet
 
 
@@ -314,10 +312,7 @@ class _Run:
                 f"choose another --out, or replace them with --overwrite"
             )
         if taken := target.taken():
-            raise DataError(
-                f"{escaped(taken)} exists and is no output of openvse: choose another --out, or replace "
-                f"it with --overwrite"
-            )
+            raise DataError(f"{escaped(taken)} is no output of openvse: choose another --out, or add --overwrite")
         return None
 
     def __call__(self, folder: IndexFolder) -> EncodingReport:
@@ -349,9 +344,7 @@ class _Run:
         good = [record for record in records.records if record.item.id not in self.reasons]
         if not good:
             item, reason = next(iter(self.reasons.items()))
-            raise DataError(
-                f"none of the {len(records.records)} {records.kind} can be used (the first is {item}: {reason})"
-            )
+            raise DataError(f"none of the {len(records.records)} {records.kind} can be used (first {item}: {reason})")
         index = Index.open(target.work)
         shape = len(good), index.manifest.num_embeddings, index.manifest.dim
         report = self._report(*shape, earlier)

@@ -49,9 +49,7 @@ def evaluate_arrays(
         )
     for given, side in ((images, "images"), (texts, "texts")):
         if isinstance(given, str | Path | nn.Module):
-            raise DataError(
-                f"{side} has the type {type(given).__name__}: give a model and data, or two arrays of embeddings"
-            )
+            raise DataError(f"{side} is {type(given).__name__}: give a model and data, or two arrays of embeddings")
     sides = _read(images, "images", score), _read(texts, "texts", score)
     mixed = len({each.vectors.dtype for each in sides}) > 1  # then both are in double precision
     one, other = (replace(each, vectors=each.vectors.double()) if mixed else each for each in sides)
@@ -111,10 +109,7 @@ def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:
     units = unit_embeddings(_moderate(tensor), side)
     bad = (~tensor.isfinite()).flatten(1).any(dim=1).nonzero()
     if len(bad):
-        raise DataError(
-            f"row {int(bad[0])} of the {side} holds NaN or infinity ({len(bad)} such row(s)): look for it in the "
-            f"program that made the embeddings"
-        )
+        raise DataError(f"row {int(bad[0])} of the {side} is NaN or infinite ({len(bad)} in all): check what made it")
     return units
 
 
@@ -169,10 +164,7 @@ def _relevance(given: GivenPairs | None, num_images: int, num_texts: int) -> Rel
         rows, columns = array, np.arange(num_texts)
     elif array.dtype.kind in "iu" and array.ndim == 2 and array.shape[1] == 2:
         if array.shape == (num_images, num_texts) and array.max(initial=0) <= 1:
-            raise DataError(
-                f"relevance is {array.dtype} {list(array.shape)}, pairs or a matrix: give a matrix as bool, or "
-                f"the image of each text (int [2])"
-            )
+            raise DataError(f"relevance is {array.dtype} {list(array.shape)}: give a bool matrix, or pairs as int [2]")
         rows, columns = array.T
     else:
         raise DataError(

@@ -59,10 +59,7 @@ class Signs:
 
 
 def paired_differences(
-    first: Mapping[str, float],
-    second: Mapping[str, float],
-    drawn_first: Replicates,
-    drawn_second: Replicates,
+    first: Mapping[str, float], second: Mapping[str, float], drawn_first: Replicates, drawn_second: Replicates
 ) -> dict[str, Difference]:
     """Return the difference of each metric that has a value on some resample of both models, with its interval.
 
@@ -217,10 +214,7 @@ def contrast_rows(comparison: Comparison) -> Comparison:
     """Compare every row with the first. Raise DataError unless two or more answered the same queries."""
     first, *others = comparison.rows
     if not others:
-        raise DataError(
-            f"there is only one row, {first.name}, so there is nothing to compare: name runs of another recipe, or "
-            f"give each run a row of its own"
-        )
+        raise DataError(f"there is one row, {first.name}: name runs of another recipe, or give each run a row")
     contrasts = []
     for other in others:
         generator = np.random.default_rng(comparison.seed)

@@ -56,10 +56,7 @@ class Member:
 
     @torch.inference_mode()
     def score_pairs(
-        self,
-        images: Int[Tensor, "P"],
-        texts: Int[Tensor, "P"],
-        count: Callable[[int], None] | None = None,
+        self, images: Int[Tensor, "P"], texts: Int[Tensor, "P"], count: Callable[[int], None] | None = None
     ) -> Float[Tensor, "P"]:
         """Score listed pairs, some at a time. Each item of such a part is moved to the device once.
 
@@ -72,10 +69,7 @@ class Member:
             ModelError: the similarity is a function that scores only whole blocks.
         """
         if not isinstance(self.similarity, Similarity):
-            raise ModelError(
-                "its similarity scores only whole blocks: give a similarity that scores listed pairs, such as fused or "
-                "set_max"
-            )
+            raise ModelError("its similarity scores only whole blocks: give one of pairs, such as fused or set_max")
         parts = []
         for some in zip(torch.split(images, _PAIRS_AT_ONCE), torch.split(texts, _PAIRS_AT_ONCE), strict=True):
             some_images, rows = _distinct(self.images, some[0], self.device)

@@ -11,14 +11,7 @@ from jaxtyping import Float, Int
 
 from openvse.corpus.corpus import SharedTexts
 from openvse.evaluation.bank import HubsOut
-from openvse.evaluation.metrics import (
-    SIDES,
-    Metrics,
-    Replicates,
-    metric_names,
-    metric_of,
-    pool_of,
-)
+from openvse.evaluation.metrics import SIDES, Metrics, Replicates, metric_names, metric_of, pool_of
 from openvse.evaluation.reliability import Reliability
 from openvse.output.documents import CONFIDENCE, Document
 from openvse.output.table import Table, data_frame

@@ -107,10 +107,7 @@ def rerank(
     t2i = _mix(member, *of_texts, proposals.t2i.scores, weight, count)
     seconds = time.perf_counter() - started
     relevant = RelevantPairs(relevance)
-    again = Ranks(
-        _again(ranks.i2t, i2t, relevant(*of_images)),
-        _again(ranks.t2i, t2i, relevant(*of_texts)),
-    )
+    again = Ranks(_again(ranks.i2t, i2t, relevant(*of_images)), _again(ranks.t2i, t2i, relevant(*of_texts)))
     proposals.i2t.sort_by(i2t)
     proposals.t2i.sort_by(t2i)
     return again, seconds

@@ -295,10 +295,7 @@ def judge(measured: Deviation, what: str, *, is_int8: bool = False, tolerance: f
     """
     allowed = TOLERANCE if tolerance is None else tolerance
     if is_int8 and not measured.cosine >= _LOWEST_COSINE:
-        raise ModelError(
-            f"{what} gives embeddings in int8 whose cosine with the model's falls to {measured.cosine:.2f}: "
-            f"leave out --int8"
-        )
+        raise ModelError(f"{what} in int8 has a cosine of {measured.cosine:.2f} with the model's: leave out --int8")
     if not is_int8 and not measured.largest <= allowed:
         raise ModelError(
             f"{what} gives embeddings that differ from the model's by {measured.largest:.1e} (allowed: "

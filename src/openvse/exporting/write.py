@@ -28,7 +28,7 @@ from openvse.aggregators.base import Aggregator, RankedPooling
 from openvse.aggregators.learned import AdPool
 from openvse.backbones.fine_tuning import without_adapters
 from openvse.corpus import Corpus
-from openvse.errors import ModelError, install, message_of
+from openvse.errors import ModelError, importing, message_of
 from openvse.exporting.checking import (
     OF_WORDS,
     PROBES,
@@ -120,10 +120,7 @@ def check_tower(tower: Tower[Any], side: str) -> None:
                 f"no program gives the same embeddings: train or convert with count_padding: false"
             )
     if not aggregator.indexable:
-        raise ModelError(
-            f"the embeddings of the {side} side depend on more than the item, so no program gives the same: "
-            f"export a model with another aggregator"
-        )
+        raise ModelError(f"the embeddings of the {side} side depend on more than the item: take another aggregator")
 
 
 def with_tables(module: ModuleT, longest: int) -> ModuleT:
@@ -157,11 +154,6 @@ def traced(program: nn.Module, example: Sequence[Tensor], longest: int | None, s
 def write_onnx(traced_program: Any, names: Sequence[str], path: Path, side: str) -> None:
     """Write a program as an ONNX file."""
     try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ModelError("an export to ONNX needs more packages: pip install onnx onnxscript") from error
-    try:
         with _silence(), torch.no_grad():
             made: Any = torch.onnx.export(
                 traced_program,
@@ -192,10 +184,8 @@ def quantize(path: Path) -> None:
     because ONNX Runtime has no fast dynamic form of them. The integers are unsigned: products with signed ones overflow
     on processors without VNNI.
     """
-    try:
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-    except ImportError as error:
-        raise ModelError("int8 needs more packages: pip install onnx onnxruntime") from error
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
     rounded = path.with_suffix(".int8")
     logging.getLogger("root").addFilter(_no_advice)
     try:
@@ -312,16 +302,9 @@ def _steps(total: int, progress: Callable[[int, int], None] | None) -> Callable[
 def _export_sentences(model: TwoTower, folder: Path, progress: Callable[[int, int], None] | None) -> Deviation:
     """Write the text tower as a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads."""
     if model.text.aggregator.yields_gaussian:
-        raise ModelError(
-            "the embeddings of this model are distributions, but sentence-transformers compares embeddings by their "
-            "cosines: export it as onnx"
-        )
-    try:
+        raise ModelError("the embeddings are distributions, which sentence-transformers does not compare: export onnx")
+    with importing("the format sentence_transformers needs the library", "sentence-transformers", ModelError):
         from sentence_transformers import SentenceTransformer
-    except ImportError as error:
-        raise ModelError(
-            f"the format sentence_transformers needs the library: {install('sentence-transformers')}"
-        ) from error
     from openvse.sentences.modules import TextTower
 
     spec = model.spec.model_dump(mode="json")
@@ -495,10 +478,7 @@ def _kind(similarity: Similarity) -> Kind:
     kinds: dict[type, Kind] = {SetMax: "inner", ScaledCosine: "inner", CSD: "csd", Order: "order"}
     if type(similarity) in kinds:
         return kinds[type(similarity)]
-    raise ModelError(
-        f"a runtime does not support the scores of the similarity {type(similarity).__name__}: export a model with "
-        f"set_max, scaled_cosine, csd or order"
-    )
+    raise ModelError(f"a runtime has no {type(similarity).__name__}: take set_max, scaled_cosine, csd or order")
 
 
 def _check_target(folder: Path, format: Format) -> None:

@@ -91,10 +91,7 @@ class ArrayRows:
         odd = [start for start in sampled.tolist() if len(uneven_groups(self.read(start, size), size))]
         if odd or len(self) % size:
             where = f"rows {odd[0]} to {odd[0] + size - 1} differ" if odd else f"it has {len(self)} rows"
-            raise DataError(
-                f"{self.path}: its first {size} rows are equal, as if every image occurred {size} times, but "
-                f"{where}: download the file again"
-            )
+            raise DataError(f"{self.path}: its first {size} rows are equal, but {where}: download it again")
         return size
 
 

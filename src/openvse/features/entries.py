@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 
-from openvse.errors import BadFeaturesError, DataError, install
+from openvse.errors import BadFeaturesError, DataError, importing
 from openvse.features.arrays import ArrayRows, num_real
 from openvse.features.store import IMPORTED, MANIFEST, FeatureStore, StoreDtype
 from openvse.features.writer import FeatureStoreWriter
@@ -43,8 +43,15 @@ BEYOND = 0.01
 
 _MOST = 1 << 28  # bytes that the features of an item may take
 _DAMAGE = (
-    *(OSError, ValueError, EOFError, KeyError, RuntimeError, MemoryError),
-    *(zipfile.BadZipFile, zlib.error, TokenError),
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    RuntimeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+    TokenError,
 )
 
 
@@ -75,9 +82,7 @@ class Local:
             return None
         if self.boxes.shape != (len(self.features), 4) or self.boxes.dtype.kind not in "fiu":
             stored = f"{self.boxes.dtype} {list(self.boxes.shape)}"
-            raise BadFeaturesError(
-                f"its boxes are {stored}, not [{len(self.features)}, 4]: give one for each local feature"
-            )
+            raise BadFeaturesError(f"its boxes are {stored}, not [{len(self.features)}, 4]: give one for each feature")
         boxes = self.boxes.astype(np.float32)
         if boxes.max(initial=0.0) > 1:
             if self.size is None or min(self.size) <= 0:
@@ -251,10 +256,8 @@ def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     ``[items, N, C]``, with the ids in a data set ``ids`` or in a text file, and optional data sets of boxes, sizes and
     ``num_boxes``. Without ``num_boxes``, rows of zeros at the end of an item are padding.
     """
-    try:
+    with importing("HDF5 needs the package h5py", "hdf5", DataError):
         import h5py
-    except ImportError as error:
-        raise DataError(f"HDF5 needs the package h5py: {install('hdf5')}") from error
     try:
         file = h5py.File(source, "r", rdcc_nbytes=_CACHE_BYTES)
     except OSError as error:
@@ -409,9 +412,7 @@ def _floats(text: bytes, what: str, count: int) -> Float[np.ndarray, "count _"]:
     except binascii.Error as error:
         raise BadFeaturesError(f"its {what} are not base64 ({error}): cut off or damaged") from error
     if not content or len(content) % (4 * count):
-        raise BadFeaturesError(
-            f"its {what} have {len(content)} bytes, which do not divide into {count} rows of float32"
-        )
+        raise BadFeaturesError(f"its {what} have {len(content)} bytes, which do not make {count} rows of float32")
     return np.frombuffer(content, "<f4").reshape(count, -1)
 
 
@@ -431,9 +432,7 @@ def _detect(source: Path) -> str:
         return str(kinds.pop())
     listed = ", ".join(sorted(map(str, kinds)))
     content = f"files of several kinds ({listed})" if kinds else "no feature files"
-    raise DataError(
-        f"{source} holds {content}: give .tsv, .npz, .npy or .h5 files, or --kind {'|'.join(FEATURE_FILES)}"
-    )
+    raise DataError(f"{source} holds {content}: give .tsv, .npz, .npy or .h5, or --kind {'|'.join(FEATURE_FILES)}")
 
 
 _NUMBER = re.compile(r"(?:^|_)0*(\d+)$")
@@ -604,11 +603,7 @@ class _Import:
         boxes = local.relative_boxes() if self._boxes else None
         if self._writer is None:
             self._writer = self._open(rows.shape[1])
-        self._writer.add(
-            item,
-            torch.from_numpy(rows),
-            None if boxes is None else torch.from_numpy(boxes),
-        )
+        self._writer.add(item, torch.from_numpy(rows), None if boxes is None else torch.from_numpy(boxes))
 
     def _open(self, dim: int) -> FeatureStoreWriter:
         return self._stack.enter_context(

@@ -386,9 +386,7 @@ class FeatureStore:
         Raise StoreError if the store has no boxes, or the file has become shorter since the store was opened.
         """
         if not self.has_boxes:
-            raise StoreError(
-                f"feature store {self.path} has no boxes: make one from features with boxes, by 'openvse data import'"
-            )
+            raise StoreError(f"feature store {self.path} has no boxes: make one with boxes by 'openvse data import'")
         return torch.from_numpy(self._read(BOXES, positions))
 
     def _read(self, name: str, positions: Int[np.ndarray, "B"]) -> Shaped[np.ndarray, "B N _"]:
@@ -436,8 +434,7 @@ def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureSto
     Args:
         path: a store, or a folder that holds stores, for instance ``features`` with ``features/grid`` and
             ``features/regions``.
-        fingerprint: the encoder that must have made the store. None takes any, and in a folder the one of width
-            ``dim``.
+        fingerprint: the encoder that made the store. None takes any, and in a folder the one of width ``dim``.
         dim: C, the width of the features that the model expects.
 
     Raises:
@@ -460,12 +457,8 @@ def open_fitting(path: Path, *, fingerprint: str | None, dim: int) -> FeatureSto
             f"import the features that the model reads, or give another folder"
         )
     remedy = "name one of them" + (", or set image.encoder.made_by" if fingerprint is None else "")
-    raise StoreError(
-        f"{len(fitting)} feature stores in {path} belong to {wanted} ({_listed(fitting.items())}): {remedy}"
-    )
+    raise StoreError(f"{len(fitting)} stores in {path} belong to {wanted} ({_listed(fitting.items())}): {remedy}")
 
 
 def _listed(stores: Iterable[tuple[Path, StoreManifest]]) -> str:
-    return ", ".join(
-        f"{folder.name} (made by {manifest.encoder!r}, width {manifest.dim})" for folder, manifest in stores
-    )
+    return ", ".join(f"{place.name} (made by {manifest.encoder!r}, width {manifest.dim})" for place, manifest in stores)

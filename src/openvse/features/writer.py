@@ -69,9 +69,7 @@ class FeatureStoreWriter:
             try:
                 path.mkdir(parents=True, exist_ok=True)
             except (FileExistsError, NotADirectoryError) as error:
-                raise StoreError(
-                    f"feature store {path} cannot be written ({error.strerror}): choose another folder"
-                ) from error
+                raise StoreError(f"feature store {path} cannot be made ({error.strerror}): choose another") from error
             opening.enter_context(locked(path, "feature store", StoreError))
             if not (path / MANIFEST).exists():
                 _create(path, StoreManifest(fingerprint, dim, dtype, openvse.__version__, boxes=boxes))
@@ -163,17 +161,14 @@ class FeatureStoreWriter:
         if not item or "\n" in item:
             raise BadFeaturesError(f"{item!r} cannot be an id of a feature store: give one line of text")
         if local.shape[0] == 0 or local.shape[1] != dim:
-            raise BadFeaturesError(
-                f"features of {item!r} have shape {list(local.shape)}, but this store takes [N, {dim}], N >= 1"
-            )
+            raise BadFeaturesError(f"features of {item!r} have shape {list(local.shape)}, not [N, {dim}] with N >= 1")
         peak = float(local.detach().abs().max())
         if not math.isfinite(peak):
             raise BadFeaturesError(f"features of {item!r} hold NaN or infinity: check the image and the encoder")
         largest = float(np.finfo(dtype).max)  # numpy would round the peak to float16 to compare them
         if peak > largest:
             raise BadFeaturesError(
-                f"features of {item!r} reach {peak:.6g}, but {dtype} ends at {largest:.6g}: "
-                f"write to a new store with dtype float32"
+                f"features of {item!r} reach {peak:.6g}, but {dtype} ends at {largest:.6g}: make a new store of float32"
             )
 
 
@@ -183,9 +178,7 @@ def _checked_boxes(item: str, boxes: Tensor | None, count: int) -> Tensor:
         raise BadFeaturesError(f"{item!r} has {given}, but this store takes boxes [{count}, 4] with its features")
     left, top, right, bottom = boxes.unbind(1)
     if not torch.stack([left >= 0, top >= 0, right <= 1, bottom <= 1, left <= right, top <= bottom]).all():
-        raise BadFeaturesError(
-            f"boxes of {item!r} are not fractions of the image: give left, top, right, bottom from 0 to 1"
-        )
+        raise BadFeaturesError(f"boxes of {item!r} are not fractions: give left, top, right, bottom from 0 to 1")
     return boxes
 
 

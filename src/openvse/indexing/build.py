@@ -199,9 +199,7 @@ def _plan(asked: _Run, folders: Sequence[Path], holds: Held) -> tuple[tuple[Root
             names = ", ".join(root.path for root in each.roots)
             reason = what or f"holds the images of {names}, not of {', '.join(map(str, folders))}"
             more = "" if what else "add the folder with --add, "
-            raise IndexFormatError(
-                f"index {index.path} {reason}: {more}choose another --out, or replace it with --overwrite"
-            )
+            raise IndexFormatError(f"index {index.path} {reason}: {more}choose another --out, or give --overwrite")
         if merged is None:
             return fresh, is_there
     if current is None:
@@ -254,10 +252,7 @@ def _check_apart(folders: Sequence[Path]) -> None:
     for place, first in enumerate(folders):
         for second in folders[place + 1 :]:
             if first == second or first in second.parents or second in first.parents:
-                raise DataError(
-                    f"{first} and {second} hold the same images: index the outer folder alone, or folders beside each "
-                    f"other"
-                )
+                raise DataError(f"{first} and {second} hold the same images: index the outer one, or folders apart")
 
 
 def _holds_same(database: Database, gone: Root, folder: Path) -> bool:
@@ -405,9 +400,7 @@ class _Run:
             failed = [*changes.failed, *((candidate.path, reason) for candidate, reason in outcome.failed)]
             (path, reason), *_ = failed
             given = ", ".join(map(str, self.given))
-            raise DataError(
-                f"none of the {changes.present} images in {given} can be used; the first is {path}: {reason}"
-            )
+            raise DataError(f"none of the {changes.present} images in {given} can be used; first {path}: {reason}")
         if gone:
             writer.drop(gone)
 

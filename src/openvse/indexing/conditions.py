@@ -109,9 +109,7 @@ class Condition:
 
     def _order(self) -> str:
         if self.operator in ("~", "contains"):
-            raise DataError(
-                f"{self.field} is a number or date, which has no {self.operator}: give one of = != < <= > >="
-            )
+            raise DataError(f"{self.field} is a number or date, which has no {self.operator}: give = != < <= > or >=")
         return self.operator
 
     def _on_text(self, column: str, is_clip: str = "0") -> tuple[str, list[object]]:

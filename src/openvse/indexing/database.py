@@ -173,9 +173,7 @@ class Database:
             yield
         except (sqlite3.DatabaseError, ValueError) as error:
             if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
-                raise IndexFormatError(
-                    f"index {self.path.parent} is busy, as another process writes to it: try again"
-                ) from error
+                raise IndexFormatError(f"index {self.path.parent} is busy with another process: try again") from error
             raise damaged(self.path.parent, f"{self.path.name}: {error}") from error
 
     @contextmanager
@@ -321,9 +319,7 @@ class Database:
 
     def drop(self, ids: Iterable[str]) -> None:
         """Remove items by their ids."""
-        self._connection.executemany(
-            "DELETE FROM items WHERE id = CAST(? AS TEXT)", ((encode_id(item_id),) for item_id in ids)
-        )
+        self._connection.executemany("DELETE FROM items WHERE id = CAST(? AS TEXT)", ((encode_id(one),) for one in ids))
 
     def describe(self, metadata: Iterable[tuple[str | None, str | None, int]]) -> None:
         """Replace the metadata of items: all as JSON, the header's (``ONLY_HEADER``), and the key."""

@@ -376,8 +376,5 @@ def _entry(candidate: Candidate, content: _Content, name: str = "") -> Entry:
 def _vectors(embedded: Any) -> Vectors:
     """Return embeddings as an index holds them."""
     if not embedded.mask.all():
-        raise ModelError(
-            "the items have different numbers of embeddings, as this model compares pairs: take a model that gives "
-            "each image and sentence a fixed number"
-        )
+        raise ModelError("the items have different numbers of embeddings: take a model that gives a fixed number")
     return np.asarray(embedded.vectors, dtype=np.float32)

@@ -17,14 +17,7 @@ from jaxtyping import Bool, Float, Int
 from openvse.errors import IndexFormatError
 from openvse.files import given_path
 from openvse.indexing.database import Database, ItemTable, Root, VectorFile, encode_id
-from openvse.indexing.manifest import (
-    IndexManifest,
-    Item,
-    check_model,
-    damaged,
-    index_folder,
-    read_manifest,
-)
+from openvse.indexing.manifest import IndexManifest, Item, check_model, damaged, index_folder, read_manifest
 from openvse.indexing.vector_files import MappedVectors, finite_rows, map_vectors, row_checksum
 from openvse.media.segments import file_of, span_of
 

@@ -46,8 +46,7 @@ class IndexSettings:
     ``read_text`` also takes a ``TextReader`` of your own, which you give every time.
 
     Attributes:
-        ignore: patterns of files or folders to skip, as in .gitignore. A file .openvseignore in a folder has the same
-            effect.
+        ignore: patterns of files or folders to skip, as in .gitignore. A file .openvseignore in a folder does the same.
         follow_links: follow links to folders.
         segment_seconds: split clips into segments of so many seconds, and index them separately. 0 keeps clips whole. A
             model of images sees the middle frame of each segment.
@@ -77,9 +76,7 @@ class IndexSettings:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.query_bank is not None and len(self.query_bank) == 1:
-            raise DataError(
-                f"query_bank is {self.query_bank[0]!r:.60}: give at least 2 sentences, and better some hundreds"
-            )
+            raise DataError(f"query_bank is {self.query_bank[0]!r:.60}: give 2 sentences or more, better some hundreds")
 
 
 @dataclass(frozen=True)
@@ -213,9 +210,7 @@ def find_model(index: Path, manifest: IndexManifest | None = None) -> tuple[str,
     place = (manifest or read_manifest(index)).model_place
     remedy = f"name the model: openvse search MODEL {index} ..., or run 'openvse index' again"
     if not place:
-        raise IndexFormatError(
-            f"index {index} does not say where its model is, because your own program made it: {remedy}"
-        )
+        raise IndexFormatError(f"index {index} does not say where its model is, as your own program made it: {remedy}")
     if "hub" in place:
         return place["hub"], ""
     beside, absolute = index / place.get("folder", ""), Path(place.get("absolute", ""))

@@ -66,9 +66,7 @@ class TextReport:
 
 
 def read_texts(
-    path: Path,
-    reader: TextReader | None,
-    progress: Callable[[WorkProgress], None] | None = None,
+    path: Path, reader: TextReader | None, progress: Callable[[WorkProgress], None] | None = None
 ) -> TextReport | None:
     """Read the images of an index whose text is not known. Without a reader, forget the text.
 

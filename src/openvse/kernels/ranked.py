@@ -148,9 +148,7 @@ def sum_ranked(
     of weights, is at least the size of the largest set.
     """
     if weights.shape[1] < mask.shape[1] and weights.shape[1] < int(mask.sum(dim=1).max()):
-        raise ValueError(
-            f"sum_ranked got {weights.shape[1]} weights for sets of up to {int(mask.sum(dim=1).max())} elements"
-        )
+        raise ValueError(f"sum_ranked got {weights.shape[1]} weights for sets of {int(mask.sum(dim=1).max())} elements")
     if torch.is_grad_enabled() and (local.requires_grad or weights.requires_grad):
         summed: Tensor = _Sum.apply(local, mask, weights)  # type: ignore[no-untyped-call]
     else:

@@ -17,9 +17,7 @@ from openvse.functional import MASKED, masked_softmax
 def check_heads(embed_dim: int, num_heads: int) -> None:
     """Raise RecipeError unless the width is a multiple of the number of heads."""
     if num_heads < 1 or embed_dim % num_heads:
-        raise RecipeError(
-            f"num_heads is {num_heads}, and the width is {embed_dim}: give a number of heads that divides it"
-        )
+        raise RecipeError(f"num_heads is {num_heads}, and the width {embed_dim}: give a number that divides it")
 
 
 def checked_dropout(dropout: float) -> float:

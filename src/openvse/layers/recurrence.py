@@ -24,8 +24,7 @@ def packed_gru(
 
     On a CPU, PyTorch's backward pass adds up the gradient of the weights, and of the whole packed batch, once for each
     time step and direction. Here both directions take each step together, and each of the two gradients is one matrix
-    product after the last step (benchmarks/gru.py). Return the states of the two directions, 0 at padding, and their
-    last states.
+    product after the last step (benchmarks/gru.py). Return the states of both directions, 0 at padding, and the last.
     """
     run = _scanned_gru if torch.compiler.is_compiling() else _packed_gru
     return run(gru, values, mask)

@@ -18,15 +18,14 @@ import numpy as np
 from jaxtyping import Float, Int
 from PIL import Image
 
-from openvse.errors import BadImageError, BadVideoError, OpenVSEError, install
+from openvse.errors import BadImageError, BadVideoError, OpenVSEError, importing
 from openvse.media.images import ImageLike, alone_with, pixel_limit, read_image, reason_of, too_large
 from openvse.media.names import escaped, format_of, is_video_name
 from openvse.media.packed import PackedFile
 from openvse.media.segments import ClipSegment
 
 ClipSource: TypeAlias = ImageLike | ClipSegment
-"""An ``ImageLike``, the path or bytes of a video, a part of one, or ``uint8 [T, H, W, 3]`` (frames at the wanted
-rate)."""
+"""An ``ImageLike``, the path or bytes of a video, a part of one, or ``uint8 [T, H, W, 3]`` (frames at its rate)."""
 
 SamplingMode = Literal["run", "even"]
 
@@ -272,10 +271,8 @@ def _stream_of(container: Any) -> Any:
 
 def opened_video(file: BytesIO | str) -> Any:
     """Open a video with PyAV, and nothing that refers to other files. A damaged one raises almost any error."""
-    try:
+    with importing("videos need PyAV", "video"):
         import av
-    except ImportError as error:
-        raise OpenVSEError(f"videos need PyAV: {install('video')}") from error
     with BytesIO(file.getvalue()) if isinstance(file, BytesIO) else Path(file).open("rb") as content:
         _check_samples(content)
     options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "file"}

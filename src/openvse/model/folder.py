@@ -58,9 +58,7 @@ def read_config(folder: Path) -> ModelConfig:
         raise ModelError(f"{folder} is an exported model: open it with openvse.open, or name the model itself")
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
-            raise ModelError(
-                f"{folder} is not a model folder: it has no {name} (train one, or name a finished run's best/)"
-            )
+            raise ModelError(f"{folder} is not a model folder: it has no {name} (train one, or name a run's best/)")
     try:
         config = read_json(folder / CONFIG)
         version = config["format_version"]

@@ -95,10 +95,7 @@ class Start:
         origins = take_weights(model, self.model)
         if not any(origin.taken for origin in origins):
             reasons = "; ".join(map(str, origins))
-            raise RecipeError(
-                f"start: no part of {self.name} agrees with the recipe ({reasons}): leave the start out, "
-                f"or name its parts"
-            )
+            raise RecipeError(f"start: no part of {self.name} fits the recipe ({reasons}): leave it out, or name parts")
         return origins
 
 
@@ -167,10 +164,7 @@ def _plain(value: Any) -> Any:
 
 
 def _take_tower(
-    side: str,
-    mine: Tower[Any],
-    theirs: Tower[Any] | None,
-    specs: tuple[TowerSpec | None, TowerSpec | None],
+    side: str, mine: Tower[Any], theirs: Tower[Any] | None, specs: tuple[TowerSpec | None, TowerSpec | None]
 ) -> Iterator[Origin]:
     own, other = specs
     if theirs is None or own is None or other is None:
@@ -225,10 +219,7 @@ def _take_bigru(part: str, mine: BiGRU, theirs: BiGRU, reasons: Sequence[str]) -
         return
     rows = [(mine.vocabulary.id_of(word), theirs.vocabulary.id_of(word)) for word in mine.vocabulary.words]
     specials = len(mine.vocabulary) - len(mine.vocabulary.words)
-    known = [
-        *((index, index) for index in range(specials)),
-        *(pair for pair in rows if pair[1] >= specials),
-    ]
+    known = [*((index, index) for index in range(specials)), *(pair for pair in rows if pair[1] >= specials)]
     _copy_rows(mine.words.weight, theirs.words.weight, known)
     added = len(mine.vocabulary) - len(known)
     words = f"{added:,} words added to {len(known) - specials:,}" if added else ""

@@ -295,20 +295,14 @@ class TwoTower(Model):
             ModelError: the similarity has no scale and bias.
         """
         if not isinstance(self.similarity, ScaledCosine):
-            raise ModelError(
-                "this model has no logits, because its similarity has no scale: use score, or a model whose similarity "
-                "is scaled_cosine"
-            )
+            raise ModelError("the model has no logits, as its similarity has no scale: use score, or scaled_cosine")
         return self.similarity.logits(self.score(images, texts))
 
     def describe(self) -> TwoTowerSpec:
         """Derive the spec from the parts. See ``Model.describe``."""
         width, of_text = joint_width(self.image.encoder), joint_width(self.text.encoder)
         if width != of_text:
-            raise ModelError(
-                f"the image side was made for embed_dim {width}, but the text side for {of_text}: make both for the "
-                f"same width"
-            )
+            raise ModelError(f"the image side has embed_dim {width}, the text side {of_text}: make both for one width")
         return TwoTowerSpec(
             embed_dim=width,
             image=describe_tower("image", self.image.encoder, self.image.aggregator),

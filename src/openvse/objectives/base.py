@@ -65,10 +65,7 @@ class Criterion(nn.Module, ABC):
     """Turns the score of an anchor's positive and the scores of its negatives into a loss."""
 
     def forward(
-        self,
-        scores: Float[Tensor, "A C"],
-        positives: Bool[Tensor, "A C"],
-        negatives: Bool[Tensor, "A C"],
+        self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"], negatives: Bool[Tensor, "A C"]
     ) -> Float[Tensor, "P"]:
         """Return a loss for each positive pair. An anchor with several positives has several losses."""
         anchors, candidates = places_of(positives)
@@ -86,10 +83,7 @@ class Criterion(nn.Module, ABC):
 
     @abstractmethod
     def pair_loss(
-        self,
-        positive: Float[Tensor, "P"],
-        scores: Float[Tensor, "P C"],
-        negatives: Bool[Tensor, "P C"],
+        self, positive: Float[Tensor, "P"], scores: Float[Tensor, "P C"], negatives: Bool[Tensor, "P C"]
     ) -> Float[Tensor, "P"]:
         """Return the loss of each pair from its score and from the scores and negatives of its anchor."""
 

@@ -10,7 +10,7 @@ from re import sub
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from openvse.errors import OpenVSEError, install
+from openvse.errors import importing
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
 def import_figure() -> type[Figure]:
     """Return matplotlib's figure class. Raise OpenVSEError if matplotlib is not installed."""
-    try:
+    with importing("the plot needs matplotlib", "analysis"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise OpenVSEError(f"the plot needs matplotlib: {install('analysis')}") from error
     return Figure
 
 

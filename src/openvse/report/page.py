@@ -319,10 +319,7 @@ def query_sections(findings: Findings | None, small: _Small) -> Iterator[str]:
 
 
 def _direction(
-    some: AnsweredQueries,
-    small: _Small,
-    ends: tuple[str, str] = ("Best", "Worst"),
-    rows: Sequence[str] = (),
+    some: AnsweredQueries, small: _Small, ends: tuple[str, str] = ("Best", "Worst"), rows: Sequence[str] = ()
 ) -> str:
     parts = [f"<h3>{escape(some.title)}</h3>"]
     for title, queries in zip(ends, (some.best, some.worst), strict=True):

@@ -59,10 +59,7 @@ class ReportedRun:
         """Return the source of the data that it was trained on. Raise OpenVSEError if the recipe names none."""
         source = section(self.recipe, "data").get("source")
         if not isinstance(source, str):
-            raise OpenVSEError(
-                f"{self.named.source} does not name its data: give --on DATA, or --no-test to leave out the "
-                f"figures on a test set"
-            )
+            raise OpenVSEError(f"{self.named.source} does not name its data: give --on DATA, or --no-test")
         return source
 
     def store(self) -> Path | None:
@@ -75,10 +72,7 @@ class ReportedRun:
             places = [self.named.folder / "features"] if stated == AUTO else [*places, self.named.folder / stated]
         store = next((place for place in places if place.exists()), None)
         if store is None and stated != AUTO:
-            raise OpenVSEError(
-                f"{self.named.source} was trained with the feature store {stated}, which is missing: give "
-                f"--features STORE, or --no-test"
-            )
+            raise OpenVSEError(f"the store {stated} of {self.named.source} is gone: give --features or --no-test")
         return store
 
     def command(self) -> str | None:
@@ -205,8 +199,7 @@ def row_facts(runs: Sequence[NamedRun]) -> RowFacts:
             minutes.append(seconds / 60)
     count = len(runs)
     return RowFacts(
-        tuple(validation) if len(validation) == count else (),
-        tuple(minutes) if len(minutes) == count else (),
+        tuple(validation) if len(validation) == count else (), tuple(minutes) if len(minutes) == count else ()
     )
 
 

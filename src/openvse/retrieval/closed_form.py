@@ -41,6 +41,9 @@ LEAST_IMAGES = 3
 WHITENING, FLOOR = 0.25, 0.03
 """Exponent of the whitening (0 is none, 0.5 is full), and the share of the largest variance added to each."""
 
+MIDDLE_WEIGHTS = (0.0, 0.15, 0.3, 0.6, 1.0)
+"""Candidates for the length of what the middle of the network sees, beside pooled images of the length 1."""
+
 NOISE_FLOOR = 3.0
 """What is added to each variance of the errors of sentences, in units of their mean, if the images are very many."""
 
@@ -146,25 +149,46 @@ def linear_maps(
     owners: Integer[np.ndarray, "m"],
     table: Float[np.ndarray, "K S"],
     width: int,
+    *,
+    middle: int = 0,
     noise_floor: float = NOISE_FLOOR,
 ) -> tuple[LinearMaps, Ridge]:
     """Return the maps of both sides, and the regression with its own error.
 
     Args:
-        images: u, the pooled images, and after it the probabilities of K classes.
+        images: u, the pooled images, then what the middle of the network sees, then the probabilities of K classes.
         sentences: the captions of the images, one or more of each.
         owners: the row of the image of each sentence.
         table: the sentences of the names of the classes. All are 0 without names. K may be 0.
         width: D, the width of both sides.
+        middle: the number of columns of the middle. They are standardised and weighted against u, and the weight has
+            the smallest error of left-out images, as the ridge has.
         noise_floor: the floor of ``noise_whitening``, which a very large one switches off.
     """
     targets = _mean_of_each(sentences, owners, len(images))
     pooled, likely = np.split(images, [images.shape[1] - len(table)], axis=1)
-    found = ridge_regression(pooled, targets, likely @ table if table.any() else None)
-    weight, mean = np.vstack([found.weight, found.scale * table]), images.mean(0, dtype=float)
+    guesses, mean = likely @ table if table.any() else None, images.mean(0, dtype=float)
+    units, tried = _units(pooled, middle), []
+    for share in MIDDLE_WEIGHTS if middle else (0.0,):
+        scales = np.where(np.arange(len(units)) < len(units) - middle, units, share * units)
+        tried.append((ridge_regression(pooled * scales, targets, guesses), scales))
+    found, scales = max(tried, key=lambda each: each[0].explained)
+    weight = np.vstack([scales[:, None] * found.weight, found.scale * table])
     noise = noise_whitening(sentences - targets[owners] + found.errors[owners], len(images), noise_floor)
     white = noise @ whitening((images - mean) @ (weight @ noise), width)
     return LinearMaps(weight @ white, mean, white, found.target_mean), found
+
+
+def _units(pooled: Float[np.ndarray, "n C"], middle: int) -> Float[np.ndarray, "C"]:
+    """Return what standardises the columns of the middle and gives them the mean length of the others."""
+    units = np.ones(pooled.shape[1])
+    if middle:
+        centred = pooled - pooled.mean(0)
+        first, last = centred[:, :-middle], centred[:, -middle:]
+        inverse = 1 / last.std(0).clip(min=np.finfo(np.float32).tiny)
+        lengths = [np.linalg.norm(each, axis=1).mean() for each in (first, last * inverse)]
+        units[-middle:] = inverse * lengths[0] / max(lengths[1], np.finfo(float).tiny)
+    return units
 
 
 def _mean_of_each(
@@ -232,7 +256,8 @@ def solve(
     if image.residual or text.residual:
         return _adapt(image, images, _mean_of_each(sentences[pairs.texts], pairs.images, len(images)))
     table = sentences_of(described, names) if names else np.zeros((image.classes, sentences.shape[1]))
-    maps, regression = linear_maps(images, sentences[pairs.texts], pairs.images, table, image.linear.out_features)
+    known, width = sentences[pairs.texts], image.linear.out_features
+    maps, regression = linear_maps(images, known, pairs.images, table, width, middle=image.middle)
     set_maps(model, maps)
     return regression
 

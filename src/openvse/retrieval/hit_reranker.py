@@ -84,8 +84,7 @@ class HitReranker:
         only_sentences("rerank", queries)
         if self._weight < 1 and any((page.min_precision, page.expected) != (None, None) for page in pages):
             raise DataError(
-                f"weight is {self._weight}, but a mixture of two scores has no probability: give 1, or leave out "
-                f"min_precision and expected"
+                f"weight is {self._weight}, which has no probability: give 1, or no min_precision and expected"
             )
         first = [answer.hits if page.skip < self.top else [] for answer, page in zip(answers, pages, strict=True)]
         scored = self._scores(queries, first)
@@ -107,10 +106,7 @@ class HitReranker:
         )
         if not scores.isfinite().all():
             _, hit = pairs[int((~scores.isfinite()).nonzero()[0])]
-            raise ModelError(
-                f"the re-ranking model scores {hit.id} as NaN or infinite, so it cannot rank the images: check its "
-                f"weights and features"
-            )
+            raise ModelError(f"the re-ranking model scores {hit.id} as NaN or infinite: check its weights and features")
         for (number, hit), score in zip(pairs, scores.tolist(), strict=True):
             anew[number][hit.id] = self._weight * score + (1 - self._weight) * hit.score
         return anew

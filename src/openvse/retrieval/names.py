@@ -58,7 +58,7 @@ def class_names(wanted: str, model: TwoTower) -> Sequence[str]:
     image = linear_of("image", model.image.aggregator)
     own = model.image.encoder.backbone.classifier() if image.classes and wanted != NONE else None
     names = [] if own is None else imagenet_names() if wanted == AUTO else read_lines(Path(wanted))
-    read = image.linear.in_features - image.classes
+    read = image.linear.in_features - image.classes - image.middle
     if own is not None and own.weight.shape == (len(names), read) and len(names) == image.classes:
         assert image.classifier is not None, "there are classes"
         image.classifier.load_state_dict(own.state_dict())

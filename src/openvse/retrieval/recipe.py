@@ -21,8 +21,7 @@ class PublishedRecalls(Strict):
         num_images: the number of images of the test set.
         folds: the number of folds of the test set whose results are averaged.
         metrics: the results in percent, under the names that evaluation uses.
-        parameters: the parameters of parts of the model, such as ``image.aggregator``, in millions as the paper prints
-            them.
+        parameters: the parameters of parts of the model, such as ``image.aggregator``, in millions, as in the paper.
     """
 
     source: str

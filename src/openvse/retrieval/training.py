@@ -23,7 +23,7 @@ from openvse.corpus.corpus import SharedTexts
 from openvse.corpus.identity import SplitData
 from openvse.corpus.trained_on import Seen, seen_in_training
 from openvse.datasets import open_corpus
-from openvse.datasets.check import leakage_between_splits
+from openvse.datasets.check import leakage_between_splits, more_captions
 from openvse.encoders import TextEncoder
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import DataError, NoCaptionsError, RecipeError, TrainingError
@@ -260,6 +260,7 @@ def open_retrieval(recipe: RetrievalRecipe, inputs: RunInputs) -> RetrievalTask 
     text_features = open_text_features(recipe, model.text.encoder, texts, inputs)
     task = RetrievalTask(recipe, model, objectives, corpus, features, text_features, inputs.accelerator)
     task.coverage = coverage
+    task.advice = more_captions(len(training)) if alone else ""
     if isinstance(recipe.start, Part):
         task.start = build_part(STARTS, recipe.start, "start").begin(task, training, inputs)
     elif inputs.start is not None and can_adapt(model):

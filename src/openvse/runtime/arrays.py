@@ -22,8 +22,7 @@ _DIFFERENCES = 1 << 20
 class ArraySet:
     """K embeddings for each item, as an ``EmbeddingSet`` without PyTorch.
 
-    ``numpy.asarray`` makes an array of one: ``[B, D]`` if K = 1, and otherwise ``[B, K, D]``, with 0 where an item has
-    fewer embeddings.
+    ``numpy.asarray`` makes an array of one: ``[B, D]`` if K = 1, and otherwise ``[B, K, D]``, with 0 for missing ones.
 
     Attributes:
         vectors: ``[B, K, D]``, of unit length unless they are Gaussians.

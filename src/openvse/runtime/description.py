@@ -95,7 +95,4 @@ def read_description(folder: str | Path) -> Description:
             return Description(image=image, text=text, **fields)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{path} is damaged ({error}): export the model again") from error
-    raise ModelError(
-        f"{path} has format {kind[0]} {kind[1]}, but this openvse reads {FORMAT} {VERSION}: update openvse, or export "
-        f"the model again"
-    )
+    raise ModelError(f"{path} has format {kind[0]} {kind[1]}, not {FORMAT} {VERSION}: update openvse, or export again")

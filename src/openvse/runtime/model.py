@@ -142,9 +142,7 @@ class OnnxModel:
     @cached_property
     def _preprocess(self) -> Preprocessing:
         if (reading := self.description.image.reading) is None:
-            raise ModelError(
-                "this model was exported for stored features and cannot read images: give features to encode_features"
-            )
+            raise ModelError("this model was exported for stored features: give them to encode_features")
         return Preprocessing.from_json(reading)
 
     def encode_features(self, features: Sequence[Float[np.ndarray, "N C"]], batch_size: int = 64) -> ArraySet:
@@ -248,10 +246,8 @@ def each_alone(inputs: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]
 
 def open_program(path: Path, threads: int | None = None) -> Any:
     """Open an ONNX file on the CPU. Raise ModelError if it is damaged, or it or ONNX Runtime is missing."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ModelError("an exported model needs ONNX Runtime: pip install onnxruntime") from error
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     # Threads that spin after a sentence would slow the search that follows.

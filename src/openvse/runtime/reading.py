@@ -145,12 +145,10 @@ class PieceTokenizer:
         cut: str,
         cleaning: Cleaning = "none",
     ) -> None:
-        try:
-            from tokenizers import Tokenizer
+        from tokenizers import Tokenizer
 
+        try:
             self._pieces = Tokenizer.from_file(str(folder / file))
-        except ImportError as error:
-            raise ModelError("this model needs the tokenizers library: pip install tokenizers") from error
         except Exception as error:  # the library raises the base class
             raise ModelError(f"{folder / file} cannot be read ({error}): export the model again") from error
         self._pieces.no_padding()

@@ -29,14 +29,7 @@ from openvse.search.bank import read_penalties
 from openvse.search.exact import EmbeddedQueries, ExactSearch, ItemComparison
 from openvse.search.proposing import Searcher, StoreSearch
 from openvse.search.rank_fusion import MOST, WordHits
-from openvse.search.text_hits import (
-    LOOKED_AT,
-    Forms,
-    ReadText,
-    Words,
-    beside_each_other,
-    joined_words,
-)
+from openvse.search.text_hits import LOOKED_AT, Forms, ReadText, Words, beside_each_other, joined_words
 from openvse.stores import EngineAddress, ItemFacts, open_vector_store, store_kind
 from openvse.stores.base import CatalogueStore, Note, check_payloads, read_metadata
 from openvse.stores.choice import split_engine

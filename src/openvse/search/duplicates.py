@@ -54,8 +54,7 @@ def find_duplicates(
 
     Returns:
         The groups, the largest first. The first image of a group is the one to keep: a raw file, the one with the most
-        pixels, then the largest file, the oldest, and the shortest path. Each of the others is nearly the same as this
-        one itself.
+        pixels, then the largest file, the oldest, and the shortest path. Each of the others is nearly the same as it.
         Also path and reason of the images that cannot be read.
 
     Raises:
@@ -65,9 +64,7 @@ def find_duplicates(
     if (Path(source) / MANIFEST).is_file():
         return _in_index(Index.open(source), SAME if threshold is None else threshold), []
     if threshold is not None:
-        raise DataError(
-            f"{source} is a folder of images, which are compared by their pixels: a threshold is for an index"
-        )
+        raise DataError(f"{source} is a folder of images, compared by their pixels: a threshold is for an index")
     (listing,) = each_once([list_media(source)])
     paths, problems = listing.paths, listing.problems()
     if not paths:

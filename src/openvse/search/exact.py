@@ -177,8 +177,7 @@ class ExactSearch:
     """Scores every item and returns the best.
 
     Items are ordered by score, then by position. Possible best items of a block are scored once more in double
-    precision and rounded to single. So neither the order nor a score depends on the blocks, or on the other queries of
-    a call.
+    precision and rounded to single. So neither the order nor a score depends on the blocks, or on other queries.
 
     Args:
         vectors: embeddings of the items, ``[count, K, D]``, in memory or mapped, or the files of an index.
@@ -324,13 +323,7 @@ class ExactSearch:
         vectors = block.rows(np.arange(len(block.positions)))
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=(1, 2)))
         if not len(bad):
-            raise ModelError(
-                "a score is NaN or infinite, so the images cannot be ranked: check the query and the weights "
-                "of the model, one of which gives such numbers"
-            )
+            raise ModelError("a score is NaN or infinite: check the query and the model's weights")
         position = int(block.positions[bad[0]])
         name = self._names[position] if self._names else f"item {position}"
-        raise IndexFormatError(
-            f"the embedding of {name} in the index holds NaN or infinite numbers, so the images cannot be ranked: run "
-            f"'openvse index' again"
-        )
+        raise IndexFormatError(f"the embedding of {name} holds NaN or infinite numbers: run 'openvse index' again")

@@ -64,8 +64,7 @@ class Hit:
         title: the item's title in the user's metadata: a caption, a title or another text, or "" without one.
         fit: ``probability`` in a word (``FITS``), or "" if it is None, or low and the item has words of the sentence.
         uncertainty: the sum of the variances of the item, if its embedding is a distribution.
-        by: why it was found: ``similarity``, ``words``, or ``both`` if similarity alone would have shown it by
-            this page, too.
+        by: why it was found: ``similarity``, ``words``, or ``both`` if similarity alone had shown it by this page, too.
         matched: the words of the sentence that it has, among the looked-up words.
         text: the lines that were read in the image and have words of the sentence, at most three.
         alike: the number of near duplicates among the searched items, or 0 unless the page has one hit a scene.

@@ -51,13 +51,7 @@ class MakesReranker(Protocol):
     """A function that makes a re-ranker from a model, which may read a feature store instead of the images."""
 
     def __call__(
-        self,
-        model: Any,
-        *,
-        top: int,
-        weight: float = ...,
-        features: Path | None = ...,
-        keep_bytes: int = ...,
+        self, model: Any, *, top: int, weight: float = ..., features: Path | None = ..., keep_bytes: int = ...
     ) -> RanksAgain: ...
 
 

@@ -84,9 +84,7 @@ class Query:
         except (OSError, ValueError):  # a name that no file can have
             is_gone = True
         if is_gone:
-            raise DataError(
-                f"{given}: this image does not exist: check the path, or give Query(text=...) for a sentence"
-            )
+            raise DataError(f"{given}: this image does not exist: check the path, or give Query(text=...)")
         if not isinstance(given, (str, *ONE_IMAGE)):
             raise DataError(f"a query is of the type {type(given).__name__}: give a sentence or an image")
         (image,) = one_or_several(given, "a query")  # the bytes of an open file

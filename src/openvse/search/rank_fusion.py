@@ -137,12 +137,7 @@ ScoreBest: TypeAlias = Callable[[Int[np.ndarray, "n"], int], tuple[Float[np.ndar
 """Returns the scores of the best so many of some items, given by their positions, and the places of these."""
 
 
-def joined(
-    words: WordHits,
-    similar: Ranking,
-    best: ScoreBest,
-    count: int | None = None,
-) -> Ranking:
+def joined(words: WordHits, similar: Ranking, best: ScoreBest, count: int | None = None) -> Ranking:
     """Join two rankings by the sum of ``1 / (RRF_K + rank)``, with words times ``WEIGHT`` and their share cubed.
 
     At equal sums, items with words come first, and then the better score. At least ``DEPTH`` items by visual similarity

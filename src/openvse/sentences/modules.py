@@ -66,9 +66,7 @@ class InFolder:
             local_files_only=local_files_only,
         )
         if folder is None:
-            raise ModelError(
-                f"{model_name_or_path} has no folder {subfolder!r}: save or download the whole model again"
-            )
+            raise ModelError(f"{model_name_or_path} has no folder {subfolder!r}: save or download the model again")
         return cls.read(Path(folder))
 
 
@@ -136,8 +134,7 @@ def make_pool(part: str | Mapping[str, Any], dim: int) -> torch.nn.Module:
     pool.train()
     if len(shape) != 2:
         raise RecipeError(
-            f"{name} makes {shape[1]} embeddings of a sentence, but sentence-transformers compares one: use an "
-            f"aggregator of one embedding, such as gpo"
+            f"{name} makes {shape[1]} embeddings of a sentence, not one: use another aggregator, such as gpo"
         )
     return pool
 

@@ -90,10 +90,7 @@ class Served:
         self.engine, self._catalogue = engine, engine.catalogue
         try:
             if engine.note.holds != "images":
-                raise IndexFormatError(
-                    f"{self._catalogue.place or 'the index'} holds sentences, and a server shows images: give an index "
-                    f"of images"
-                )
+                raise IndexFormatError(f"{self._catalogue.place or 'the index'} holds sentences: give one of images")
             self._folders = folders
             self._place = _anywhere([*map(Path, (root.path for root in engine.note.roots)), *folders])
             pairs = self._catalogue.metadata_values()

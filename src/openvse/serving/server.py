@@ -38,14 +38,7 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from openvse import __version__
-from openvse.errors import (
-    EngineError,
-    IndexFormatError,
-    MissingItemError,
-    ModelError,
-    OpenVSEError,
-    nearest,
-)
+from openvse.errors import EngineError, IndexFormatError, MissingItemError, ModelError, OpenVSEError, nearest
 from openvse.files import STOPS, stops_handled
 from openvse.pipeline import quiet
 from openvse.serving.assistants import Assistants

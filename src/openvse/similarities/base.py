@@ -19,8 +19,7 @@ class Similarity(Configured, nn.Module, ABC):
     """Scores every image against every text. A pair's score depends only on the embeddings of its two items.
 
     So the scores can be computed in blocks. Exact search, which scores an index block by block with the model's
-    similarity, is correct for every similarity. ``indexable`` promises more, for search libraries that only compute
-    inner products.
+    similarity, is correct for every similarity. ``indexable`` promises more, for libraries of inner products.
 
     The promise holds for one ``forward``. A subclass that overrides ``forward`` does not inherit the promise: without
     its own declaration of ``indexable``, it is not indexable.

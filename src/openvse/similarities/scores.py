@@ -76,10 +76,7 @@ class ScaledCosine(SetMax):
     ) -> None:
         super().__init__()
         if not (math.isfinite(scale) and math.isfinite(bias) and scale > 0):
-            raise RecipeError(
-                f"scale is {scale} and bias {bias}: give a finite scale above 0, so that the better score has the "
-                f"larger logit, and a finite bias"
-            )
+            raise RecipeError(f"scale is {scale} and bias {bias}: give a finite scale above 0, and a finite bias")
         self.scale, self.bias, self.link = scale, bias, link
 
     def logits(self, scores: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:

@@ -131,9 +131,7 @@ def _check_nodes(events: Iterable[yaml.Event]) -> None:
             case yaml.AliasEvent():
                 nodes += sizes.get(event.anchor, 0)
         if len(around) > _MAX_DEPTH or nodes > _MAX_NODES:
-            raise RecipeError(
-                f"not read: it has more than {_MAX_DEPTH} levels or {_MAX_NODES:,} values, the most allowed"
-            )
+            raise RecipeError(f"not read: it has more than the {_MAX_DEPTH} levels or {_MAX_NODES:,} values allowed")
 
 
 def recipe_folders() -> Iterator[Path]:
@@ -292,8 +290,7 @@ def inherited(tree: Mapping[str, Any], spec: Mapping[str, Any], fields: Iterable
 
     A part with a name is the recipe's own. A part that is left out, or called ``start``, is the start's. Options
     without a name change the options of the start's part. The aggregator ``gated`` is the recipe's own, and its
-    ``base`` is a part in the same sense. Fields of the recipe's task that the task of the start lacks keep their
-    default.
+    ``base`` is a part in the same sense. Fields that the task of the start lacks keep their default.
     """
     filled = dict(tree)
     taken: list[str] = []

@@ -28,8 +28,7 @@ class DataSpec(Strict):
         limit: the number of training images, drawn with the seed, with all their captions or questions. None takes all.
             A draw contains every smaller one of the same seed. Validation and test stay whole.
         captions_per_image: for retrieval. None draws pairs at random. Otherwise each image occurs once per epoch with
-            this many of its captions, drawn again each time, or with ``all`` of them. ``training.batch_size`` then
-            counts images.
+            this many of its captions, drawn anew, or with ``all`` of them. ``training.batch_size`` then counts images.
         copies: for retrieval. How many times each image and each caption of a batch is embedded, each time with other
             random drops of its augmentation. All copies of a pair are positive. ESA takes 2, and the term ``contrast``
             with ``positives: hardest``.
@@ -122,13 +121,11 @@ class TrainingSpec(Strict):
         batch_size: the number of positive pairs or questions in a batch, over all processes, or the number of images if
             ``data.captions_per_image`` is set.
         chunk_size: the number of images, and of sentences, that are embedded at a time. The loss and its gradient cover
-            the whole batch. Memory follows the chunk, and every item is embedded twice. None embeds a batch at once.
-            For retrieval.
+            the whole batch. Memory follows the chunk, and every item is embedded twice. None embeds a whole batch.
         phases: the phases, which run in order. An empty list only keeps the start.
         plateau: how the learning rate is lowered when validation stagnates. None leaves it to the phases.
         select_by: the metric of the validation whose largest value chooses the best model. None takes RSUM or accuracy.
-        average: the exponential moving mean of the weights that is validated and kept. None validates the weights
-            themselves.
+        average: the exponential moving mean of the weights, which is validated and kept. None takes the weights.
         clip_norm: the largest gradient norm. None does not clip.
         precision: the precision of the towers. Scores and loss are always computed in single precision. ``auto`` is
             bf16 where the device has instructions for it, and fp32 elsewhere.
@@ -137,8 +134,7 @@ class TrainingSpec(Strict):
         checkpoint_every_s: the seconds between checkpoints within an epoch. Each epoch ends with one.
         log_every: the number of steps between lines of metrics.jsonl.
         validation_images: the number of images of the split, evenly spread, on which to validate, with their texts or
-            questions. None takes all. It is for models that score each pair, whose validation can take longer than an
-            epoch.
+            questions. None takes all. It is for models that score each pair, which can take longer than an epoch.
     """
 
     batch_size: int = Field(128, ge=2)

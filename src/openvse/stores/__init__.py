@@ -15,14 +15,7 @@ from openvse.stores.base import ItemFacts, VectorStore, Within
 if TYPE_CHECKING:
     from openvse.stores.choice import EngineAddress
 
-__all__ = [
-    "STORES",
-    "EngineAddress",
-    "ItemFacts",
-    "StoreKind",
-    "VectorStore",
-    "Within",
-]
+__all__ = ["STORES", "EngineAddress", "ItemFacts", "StoreKind", "VectorStore", "Within"]
 
 # These use the registry below.
 __getattr__, __dir__ = lazy_names(__name__)
@@ -55,9 +48,7 @@ class StoreKind:
         try:
             store: type[VectorStore] = getattr(import_module(module), name)
         except ModuleNotFoundError as error:
-            raise EngineError(
-                f"{name} needs the package {error.name}, which is not installed: {install(self.extra)}"
-            ) from error
+            raise EngineError(f"{name} needs the package {error.name}: {install(self.extra)}") from error
         return store
 
     def __call__(self, address: EngineAddress, num_embeddings: int, dim: int, *, create: bool = False) -> VectorStore:

@@ -206,18 +206,14 @@ class Note:
     def read(cls, written: Mapping[str, Any] | None, place: object) -> Note:
         """Return the note that a place keeps. Raise EngineError if it keeps none, or something else."""
         if written is None:
-            raise EngineError(
-                f"{place} does not name the model that made it: run 'openvse index' again with its index, to note it"
-            )
+            raise EngineError(f"{place} does not name its model: run 'openvse index' again with its index")
         check_payloads(written, place)
         try:
             roots = tuple(Root(int(each["number"]), str(each["path"]), str(each["label"])) for each in written["roots"])
             model, holds, created = (str(written[name]) for name in ("model", "holds", "created"))
             embeddings, dim = (int(written[name]) for name in ("embeddings", "dim"))
         except (KeyError, TypeError, ValueError) as error:
-            raise EngineError(
-                f"the note of {place} cannot be understood: run 'openvse index' again with its index"
-            ) from error
+            raise EngineError(f"the note of {place} is damaged: run 'openvse index' again with its index") from error
         return cls(model, holds, embeddings, dim, created, roots, written.get("follows_links") is True)
 
     def moved(self, images: Path | None) -> Note:
@@ -260,10 +256,7 @@ class Note:
 def check_payloads(note: Mapping[str, Any] | None, place: object) -> None:
     """Raise EngineError where another openvse filled a place, because conditions would find less there."""
     if note is not None and note.get("payloads") != PAYLOADS:
-        raise EngineError(
-            f"the engine {place} was filled by another openvse: run 'openvse index' again with its index, which fills "
-            f"it again"
-        )
+        raise EngineError(f"the engine {place} was filled by another openvse: run 'openvse index' again with its index")
 
 
 def read_metadata(text: object) -> dict[str, object]:

@@ -146,9 +146,7 @@ def _write(path: Path, content: np.ndarray, start: int = 0) -> None:
         os.fsync(file.fileno())
 
 
-def quantised(
-    vectors: Float[np.ndarray, "n D"],
-) -> tuple[Int[np.ndarray, "n D"], Float[np.ndarray, "n"]]:
+def quantised(vectors: Float[np.ndarray, "n D"]) -> tuple[Int[np.ndarray, "n D"], Float[np.ndarray, "n"]]:
     """Return vectors in 8 bits, and the scale of each. A code times the scale is nearly the number."""
     scales = np.maximum(np.abs(vectors).max(axis=1), 1e-30) / 127
     return np.rint(vectors / scales[:, np.newaxis]).astype(np.int8), scales.astype(np.float32)

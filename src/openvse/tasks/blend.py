@@ -39,8 +39,7 @@ def blend(first: Model, second: Model, request: Request, *, num_shares: int = 11
     """
     if first.task != second.task:
         raise ModelError(
-            f"the first model {first.purpose}, the second {second.purpose}: blend two of one task, where the "
-            f"second began from the first"
+            f"the first model {first.purpose}, the second {second.purpose}: blend a model and one that began from it"
         )
     model, ends = _ends(first, second)
     model.provenance = dict(second.provenance)

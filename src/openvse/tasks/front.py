@@ -143,8 +143,7 @@ def evaluate(
         return _evaluate_model(images if isinstance(images, Model) else load(images), request)
     if isinstance(images, str | Path | Model) or isinstance(texts, str | Path):
         raise DataError(
-            f"evaluate got {type(images).__name__} and {type(texts).__name__}: give a model and a data set, or the "
-            "embeddings of images and of texts"
+            f"evaluate got {type(images).__name__} and {type(texts).__name__}: give a model and data, or embeddings"
         )
     if split != "test":
         raise DataError(f"split is {split!r}, but embeddings have none: leave it out, or give a model and a data set")

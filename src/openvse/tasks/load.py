@@ -79,8 +79,7 @@ def load_as(kind: type[ModelT], source: str | Path, *, device: str | torch.devic
     model = load(source, device=device)
     if not isinstance(model, kind):
         raise ModelError(
-            f"{source} {model.purpose}, but this needs a model that {kind.purpose}: name another model, or train a "
-            f"recipe of the task {kind.task}"
+            f"{source} {model.purpose}, but this needs a model that {kind.purpose}: name one of the task {kind.task}"
         )
     return model
 

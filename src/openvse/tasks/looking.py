@@ -67,9 +67,7 @@ def look(model: TwoTower, image: ClipSource, sentence: str) -> ScoreMap:
             pixels = model.read_images([image]).to(model.device)
             raw, boxes, tiled = locate(model.image.encoder, pixels)
         if boxes is None or len(boxes) < 2:
-            raise ModelError(
-                "this model reads an image as one vector, so its parts have no scores: choose another model"
-            )
+            raise ModelError("this model reads an image as one vector, so its parts have no scores: choose another")
         tokens = pad(model.text.encoder.tokenize([sentence])).to(model.device)
         with torch.enable_grad():
             of_image, local = _embedded(model.image, _plain(raw))

@@ -241,10 +241,7 @@ def without_places(data: Mapping[str, Any]) -> dict[str, Any]:
 def _check_empty(folder: Path, recipe: RunRecipe) -> None:
     """Raise TrainingError where a new run would replace the results of an earlier one."""
     if (folder / CHECKPOINT).exists():
-        raise TrainingError(
-            f"{folder} already holds a run: continue it with --resume, replace it with --overwrite, or choose "
-            f"another --out"
-        )
+        raise TrainingError(f"{folder} already holds a run: give --resume, --overwrite or another --out")
     if (folder / BEST / WEIGHTS).exists():
         raise TrainingError(
             f"{folder} holds the {BEST}/ of a run without its {CHECKPOINT}, from which it could continue: replace it "

@@ -122,9 +122,7 @@ def find_runs(source: str) -> NamedRun:
     averaged, again, reranker = source.partition("~")
     words = averaged.split("+")
     if not all(words) or (again and (not reranker or {"+", "~"} & set(reranker))):
-        raise OpenVSEError(
-            f"{source!r} cannot be read: write RUN+RUN for the mean of scores, and RUN~MODEL for a model that re-ranks"
-        )
+        raise OpenVSEError(f"{source!r} cannot be read: write RUN+RUN for mean scores, and RUN~MODEL to rerank")
     first, *others = map(find_run, words)
     again_by = find_run(reranker) if again else None
     return replace(first, source=source, recipe=None, others=tuple(others), reranker=again_by)
@@ -137,10 +135,7 @@ def find_run(source: str) -> NamedRun:
     if not (path / CONFIG).is_file() and (path / BEST / CONFIG).is_file():
         path = path / BEST
     elif not (path / CONFIG).is_file() and any((path / name).exists() for name in (RECIPE, CHECKPOINT)):
-        raise ModelError(
-            f"{source} is a run without {BEST}/{CONFIG}, which it saves after its first epoch: wait for it, or "
-            f"leave it out"
-        )
+        raise ModelError(f"{source} has no {BEST}/{CONFIG}, saved after its first epoch: wait, or leave it out")
     if not path.exists():
         return NamedRun(source, source)
     recipe = _recipe(folder / RECIPE)

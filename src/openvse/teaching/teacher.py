@@ -224,7 +224,8 @@ class Teacher:
             images = self._described.rows(np.array([self._rows[item] for item in captioned]))
             owners = np.repeat(np.arange(len(captioned)), [len(texts) for texts in captioned.values()])
             sentences = self._sentences([text for texts in captioned.values() for text in texts])
-            maps, _ = linear_maps(images, sentences, owners, self._table, width)
+            middle = self._model.image.aggregator.middle
+            maps, _ = linear_maps(images, sentences, owners, self._table, width, middle=middle)
         elif self._table.any() and (self._live is not self._model or self._learned):
             there = np.array([row for row in self._rows.values() if row >= 0])
             seen = self._described.rows(there[:: len(there) // _SAMPLE + 1]).mean(0)

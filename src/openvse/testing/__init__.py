@@ -17,10 +17,4 @@ from openvse.testing.datasets import check_dataset
 from openvse.testing.parts import check_part
 from openvse.testing.stores import check_store
 
-__all__ = [
-    "BrokenContractError",
-    "check_aggregator",
-    "check_dataset",
-    "check_part",
-    "check_store",
-]
+__all__ = ["BrokenContractError", "check_aggregator", "check_dataset", "check_part", "check_store"]

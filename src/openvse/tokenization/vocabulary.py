@@ -29,8 +29,7 @@ _NAMED = 20  # the number of unknown words that a line names
 class Vocabulary:
     """Words with their ids: five special tokens first, then the words in their order.
 
-    It is built only from the training captions, because a word that occurs only in the test captions would have an
-    untrained embedding.
+    It is built only from the training captions, as a word of test captions alone would have an untrained embedding.
 
     Args:
         words: the words that have their own id.
@@ -325,8 +324,7 @@ def cleaned(sentence: str, cleaning: Cleaning) -> str:
 
     ``none`` changes nothing else. ``lower`` lowers each letter, as in the training of SigLIP 2 (``Siglip2Tokenizer`` of
     transformers). ``open_clip`` is OpenCLIP's cleaning: it mends encodings, curly quotation marks, ligatures and
-    full-width letters (``ftfy``), resolves references of HTML twice, makes all white space one space, and lowers all
-    letters.
+    full-width letters (``ftfy``), resolves references of HTML twice, makes white space one space, and lowers letters.
 
     Example:
         >>> cleaned("Salt &amp;amp; Pepper", "open_clip")
@@ -344,12 +342,8 @@ def _mended(sentence: str) -> str:
     """Return a sentence repaired by ``ftfy``. Printable ASCII without references needs no repair."""
     if sentence.isascii() and sentence.isprintable() and "&" not in sentence:
         return sentence
-    try:
-        from ftfy import fix_text
-    except ImportError as error:
-        raise ModelError(
-            "the sentences of this model need OpenCLIP's cleaning, but ftfy is not installed: pip install ftfy"
-        ) from error
+    from ftfy import fix_text
+
     mended: str = fix_text(sentence)
     return mended
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
 
-from openvse.errors import ModelError, install
+from openvse.errors import ModelError, importing
 from openvse.registry import Configured, Registry
 
 Splitter: TypeAlias = Callable[[str], list[str]]
@@ -56,11 +56,9 @@ class NLTKSplitter(WordSplitter):
     """
 
     def __init__(self) -> None:
-        try:
+        with importing("tokenizer 'nltk' needs NLTK", "nltk", ModelError):
             from nltk.tokenize import NLTKWordTokenizer
             from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
-        except ImportError as error:
-            raise ModelError(f"tokenizer 'nltk' needs NLTK: {install('nltk')}") from error
         known = PunktParameters()
         known.abbrev_types = {*_TITLES, *_INITIALS}
         self._sentences, self._words = PunktSentenceTokenizer(known), NLTKWordTokenizer()

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from openvse.errors import OpenVSEError
+from openvse.train_cli.listing import options_of, recipe_keys
 
 
 def complete_recipe() -> list[str]:
@@ -66,7 +67,6 @@ def _keys(tree: dict[str, Any]) -> set[str]:
     """Return the keys of a recipe, and the keys of its parts' options that the recipe does not set."""
     from openvse.encoders import ImageEncoder
     from openvse.tasks.front import registries
-    from openvse.train_cli.listing import options_of, recipe_keys
 
     given = dict(recipe_keys(tree))
     keys = {key for key in given if not key.endswith(".name")}

@@ -9,6 +9,8 @@ from itertools import accumulate, groupby
 from operator import and_, eq
 from typing import TYPE_CHECKING, Any, get_args
 
+from openvse.errors import RecipeError, choices, nearest
+
 if TYPE_CHECKING:
     from openvse.registry import Maker
 
@@ -146,7 +148,6 @@ def described(name: str) -> Iterator[str]:
     """Yield lines on every part of a name: kind, purpose, options. Raise RecipeError if there is none."""
     from openvse.datasets.check import describe_data
     from openvse.encoders import ImageEncoder
-    from openvse.errors import RecipeError, choices, nearest
     from openvse.tasks.front import registries
 
     if not (having := [registry for registry in registries() if name in registry.names()]):

@@ -66,7 +66,6 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Any]]:
         ) from error
     if version != FORMAT_VERSION:
         raise TrainingError(
-            f"checkpoint {path} has format {version}, but this openvse reads format {FORMAT_VERSION}: "
-            f"continue with the version of openvse that wrote it"
+            f"checkpoint {path} has format {version}, not {FORMAT_VERSION}: continue with the openvse that wrote it"
         )
     return progress, state

@@ -3,8 +3,7 @@
 **Definition.** A collapsed model gives every item the same output. In retrieval all embeddings are equal. All scores
 are then equal too, the gradients of a positive and of its negatives cancel, and the model stops learning. Mining the
 hardest negatives from the first step on can cause collapse (hard-negative collapse). VSE-infinity takes all negatives
-in its first epoch (appendix A.1). In question answering every question gets the same answers, each as often as it is
-right.
+in its first epoch (appendix A.1). In question answering every question gets the same answers, each as often as right.
 
 **How a run notices it.** The loss of a collapsed model can be computed and is not zero: a hinge on the hardest
 negative, summed over B pairs and both directions, is ``2 * B * margin`` (51.2 for 128 pairs and a margin of 0.2). A

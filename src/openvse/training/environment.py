@@ -66,9 +66,7 @@ def source_commit() -> str:
 
 def _git(folder: Path, *words: str) -> str:
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=_GIT_S, check=True
-        )
+        done = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, timeout=_GIT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()
@@ -91,9 +89,7 @@ def chosen_precision(wanted: Literal["auto"] | Precision, device: str) -> Precis
     if wanted == "auto":
         return "bf16" if computes_bf16(device) else "fp32"
     if wanted == "fp16" and device == "cpu":
-        raise TrainingError(
-            "training.precision is fp16, which needs a GPU: on a CPU set training.precision=auto or fp32"
-        )
+        raise TrainingError("training.precision=fp16 needs a GPU: on a CPU set training.precision=auto or fp32")
     return wanted
 
 

@@ -103,9 +103,7 @@ def _stated_states(recipe: RunRecipe, encoder: TextEncoder) -> FeatureStore | No
     if (where := recipe.data.text_features) in (None, AUTO):
         return None
     if not states_can_be_stored(encoder):
-        raise RecipeError(
-            f"recipe: data.text_features names a store that text.encoder cannot read: {encoder.why_not_stored()}"
-        )
+        raise RecipeError(f"recipe: text.encoder cannot read data.text_features: {encoder.why_not_stored()}")
     return open_store(Path(where), encoder)
 
 
@@ -137,8 +135,7 @@ def open_text_features(
 ) -> FeatureStore | None:
     """Open the recipe's store of token states. ``auto`` first extracts the states of all texts into the run's folder.
 
-    None means that the encoder reads token ids, because the recipe says so, or ``auto`` and stored states do not suit
-    it.
+    None means that the encoder reads token ids, as the recipe says, or ``auto`` and stored states do not suit it.
     """
     if recipe.data.text_features != AUTO or not states_can_be_stored(encoder):
         return _stated_states(recipe, encoder)

@@ -202,7 +202,7 @@ def phase_changes(recipe: RunRecipe, index: int) -> dict[str, tuple[Any, Any]]:
     """Return the changes of a phase from the one before: the old and the new value of each changed key."""
     before, after = (_settings(recipe, each) for each in (index - 1, index))
     return {
-        key: (before.get(key), after.get(key)) for key in sorted({*before, *after}) if before.get(key) != after.get(key)
+        key: (before.get(key), after.get(key)) for key in sorted(before | after) if before.get(key) != after.get(key)
     }
 
 

@@ -59,6 +59,7 @@ class Task(ABC, Generic[BatchT]):
             if the task does not give one.
         start: the start model that the task made from its data. None if it made none.
         baseline: the metrics on validation that a run should beat. Empty if the task has no such model.
+        advice: what would make the model better, a sentence for the end of a run. Empty if the task knows nothing.
     """
 
     metric: str
@@ -85,6 +86,7 @@ class Task(ABC, Generic[BatchT]):
         self.splits: Mapping[str, SplitData] = {}
         self.start: Start | None = None
         self.baseline: Mapping[str, float] = {}
+        self.advice = ""
         # PyTorch does not demand a length of a Dataset. Ours have one.
         self._drawn: int | PairsOfImages = len(training)  # type: ignore[arg-type]
 

@@ -172,10 +172,7 @@ def _pair_maps(model: TwoTower, place: Located, gallery: Gallery, number: int, f
     one = torch.tensor([best], device=texts.vectors.device)
     reduced = fusion(*fusion.prepare(embedded, texts[one]))
     if reduced.weights is None:
-        raise OpenVSEError(
-            f"{first.model}: its fusion {type(fusion).__name__} has no weights to show: name a model with "
-            f"score_attention"
-        )
+        raise OpenVSEError(f"{first.model}: its {type(fusion).__name__} has no weights: name one of score_attention")
     of_image, of_words = (weights[0].float().cpu() for weights in reduced.weights)
     pieces = model.text.encoder.pieces(captions[best])
     for row, (seen, read) in enumerate(zip(of_image, of_words, strict=True)):
@@ -203,10 +200,7 @@ def map_answers(
     known = truths or [()] * len(questions)
     for one, truth in zip(explain(model, path, questions, top_k=1), known, strict=True):
         if one.image_weights is None or one.boxes is None or one.word_weights is None:
-            raise OpenVSEError(
-                f"{name} has no weights over the parts of an image: name a model with the fusion score_attention that "
-                f"reads images"
-            )
+            raise OpenVSEError(f"{name} has no weights over the parts of an image: name one with score_attention")
         answer = one.guesses[0]
         title = f"{one.question} → {answer.answer} ({percent(answer.probability)})"
         right = bool(answer_accuracy([answer.answer], [truth], votes=False)[0]) if truth else None
@@ -231,8 +225,7 @@ def _located(model: TwoTower, image_id: str, path: ImageFile, features: FeatureS
             place = Located(raw, features.boxes(at)[0], False)
     if place.boxes is None:
         raise OpenVSEError(
-            f"{image_id}: the model gives no places of its features: name a model that reads grids or boxes, or a "
-            f"feature store with boxes"
+            f"{image_id}: the features have no places: name a model of grids or boxes, or a feature store with boxes"
         )
     return place
 
@@ -505,9 +498,7 @@ def learned_curves(towers: Mapping[str, TwoTower], sizes: Sequence[int]) -> list
                     own += [Curve(name, side, place.replace(".", ", "), size, tuple(c)) for size, c in made]
         if not own:
             kinds = ", ".join(type(side.aggregator).__name__ for side in (model.image, model.text))
-            raise OpenVSEError(
-                f"{name} has no learned coefficients (its aggregators: {kinds}): name a model with gpo or fs_pool"
-            )
+            raise OpenVSEError(f"{name} has no learned coefficients (but {kinds}): name a model with gpo or fs_pool")
         curves += own
     return curves
 
@@ -524,10 +515,7 @@ def analyze_coefficients(towers: Mapping[str, TwoTower], sizes: Sequence[int] = 
     summary = [(c.label, c.side, c.size, c.values[0], sum(c.values[:K]), c.values[-1], c.effective()) for c in curves]
     columns = ("model", "side", "size", "largest", f"top {K} together", "smallest", "effective number")
     return Analysis(
-        "coefficients",
-        Table(columns, summary),
-        {"": Table(header, rows)},
-        {"": lambda: _draw_curves(curves)},
+        "coefficients", Table(columns, summary), {"": Table(header, rows)}, {"": lambda: _draw_curves(curves)}
     )
 
 

@@ -18,7 +18,7 @@ from openvse.aggregators.simple import Mean
 from openvse.corpus import Corpus
 from openvse.encoders.projections import NoProjection
 from openvse.encoders.transformers_text import TransformersText
-from openvse.errors import OpenVSEError, install
+from openvse.errors import OpenVSEError, importing
 from openvse.functional import best_of_pairs, normalize, pad
 from openvse.model.tower import Tower
 from openvse.model.two_tower import TwoTower, embed
@@ -158,9 +158,7 @@ def analyze_embeddings(
     lengths = np.array([len(caption_words(caption)) for caption in corpus.captions])
     rare = rarest_counts(corpus.captions, training or corpus.captions)
     kinds = ((lengths, "words in the caption"), (rare, "occurrences of its rarest word"))
-    groups = {
-        name: [recall_by_group(first_hits, values, what) for values, what in kinds] for name, first_hits in hits.items()
-    }
+    groups = {name: [recall_by_group(found, values, what) for values, what in kinds] for name, found in hits.items()}
     table = Table((*measures[0],), [(*each.values(),) for each in measures])
     grouped = [(name, *group) for name, both in groups.items() for one in both for group in one]
     named = {"t2i": ("image", corpus.image_ids), "i2t": ("text", corpus.captions)}
@@ -217,10 +215,8 @@ IMAGES = 400
 
 def require_sklearn() -> None:
     """Raise OpenVSEError if scikit-learn, which computes the map, is not installed."""
-    try:
+    with importing("the map of embeddings needs scikit-learn", "map", more=", or leave --map out"):
         import sklearn.manifold  # noqa: F401
-    except ImportError as error:
-        raise OpenVSEError(f"the map of embeddings needs scikit-learn: {install('map')}, or leave --map out") from error
 
 
 def _draw_map(embedded: Sequence[Embedded]) -> Figure:
@@ -411,10 +407,7 @@ def measure_views(embedded: Embedded) -> list[Views]:
         if each.vectors.shape[1] > 1
     ]
     if not statistics:
-        raise OpenVSEError(
-            f"{embedded.name} has one embedding of each item, and no views: name a model with multi_view, pie_net or "
-            f"slot_attention"
-        )
+        raise OpenVSEError(f"{embedded.name} has one embedding an item: name one with multi_view or pie_net")
     return statistics
 
 

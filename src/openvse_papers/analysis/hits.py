@@ -102,12 +102,7 @@ def pick_queries(candidates: Sequence[QueryHits], count: int, pick: Pick = "rand
     return chosen
 
 
-def analyze_hits(
-    embedded: Sequence[Embedded],
-    *,
-    count: int = 3,
-    pick: Pick = "random",
-) -> Analysis:
+def analyze_hits(embedded: Sequence[Embedded], *, count: int = 3, pick: Pick = "random") -> Analysis:
     """Show the first hits of some queries for each model, ticked where they are right (VSE+2AD, Fig. 4)."""
     by_model = [find_hits(each) for each in embedded]
     chosen = pick_queries(by_model[0], count, pick)
@@ -240,11 +235,7 @@ def pick_questions(rows: Sequence[AnswersOf], count: int, pick: AnswerPick = "di
 
 
 def analyze_answers(
-    questions: Sequence[Question],
-    rows: Sequence[AnswersOf],
-    *,
-    count: int = 8,
-    pick: AnswerPick = "differ",
+    questions: Sequence[Question], rows: Sequence[AnswersOf], *, count: int = 8, pick: AnswerPick = "differ"
 ) -> Analysis:
     """Show questions with their image, the truth, and the answer of each model (score attention, Fig. 3)."""
     chosen = pick_questions(rows, count, pick)

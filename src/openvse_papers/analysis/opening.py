@@ -63,9 +63,7 @@ def only(kind: type[Kind], models: Mapping[str, Model]) -> dict[str, Kind]:
     chosen: dict[str, Kind] = {}
     for name, model in models.items():
         if not isinstance(model, kind):
-            raise OpenVSEError(
-                f"{name} {model.purpose}, but this analysis needs a model that {kind.purpose}: name another model"
-            )
+            raise OpenVSEError(f"{name} {model.purpose}, but this needs a model that {kind.purpose}: name another")
         chosen[name] = model
     return chosen
 

@@ -123,9 +123,7 @@ class Sweep:
             settings.append(Setting(name, tuple(value for _, value, _ in chosen), overrides))
         folders = [setting.name for setting in settings]
         if bad := next((f for f in folders if len(f) > _LONGEST_NAME or folders.count(f) > 1), None):
-            raise OpenVSEError(
-                f"{bad[:80]!r} cannot be the folder of one setting: give values short names, --setting NAME:KEY=VALUE"
-            )
+            raise OpenVSEError(f"{bad[:80]!r} cannot be a folder: give values short names, --setting NAME:KEY=VALUE")
         return settings
 
 
@@ -236,9 +234,7 @@ def run_sweep(sweep: Sweep, watcher: Watcher | None = None, progress: OnProgress
 def _recipe(sweep: Sweep, setting: Setting, seed: int, more: Sequence[str] = ()) -> RetrievalRecipe:
     recipe = load_recipe(sweep.recipe, [*sweep.overrides, *setting.overrides, f"seed={seed}", *more])
     if not isinstance(recipe, RetrievalRecipe):
-        raise OpenVSEError(
-            f"recipe {recipe.name} is for the task {recipe.task}: name one of retrieval ('openvse list recipes')"
-        )
+        raise OpenVSEError(f"recipe {recipe.name} is for {recipe.task}: name one of retrieval ('openvse list recipes')")
     return recipe
 
 
@@ -330,9 +326,7 @@ def _known(path: Path, asked: Mapping[str, Any]) -> Metrics | None:
         return None
     wanted = json.loads(json.dumps(asked))
     if changed := changed_keys(record.get("recipe") or {}, wanted["recipe"]):
-        raise OpenVSEError(
-            f"{path.parent} was trained with another {', '.join(changed)}: choose another --out for this sweep"
-        )
+        raise OpenVSEError(f"{path.parent} was trained with another {', '.join(changed)}: choose another --out")
     if changed := [what for what, digest in wanted["data"].items() if record.get("data", {}).get(what) != digest]:
         raise OpenVSEError(
             f"{path.parent} was trained on other data (another {', '.join(changed)}), so its figures cannot be "
@@ -369,9 +363,7 @@ def _tables(sweep: Sweep, results: Sequence[Swept], metrics: Sequence[str]) -> t
     """Return a table of the requested metrics, and one with all recalls. Both have one row for each setting."""
     has_views = any(each.mean(VIEW_COSINE) is not None for each in results)
     names = dict.fromkeys((*RECALLS, "rsum", *metrics, *[VIEW_COSINE] * has_views))
-    values = {
-        axis.label: [_plain(each.setting.at[number]) for each in results] for number, axis in enumerate(sweep.axes)
-    }
+    values = {axis.label: [_plain(each.setting.at[place]) for each in results] for place, axis in enumerate(sweep.axes)}
     means = {name: [_cell(each.mean(name)) for each in results] for name in names}
     spread = {f"spread of {metric}": [_cell(each.spread(metric)) for each in results] for metric in metrics}
     best = _best(results, metrics[0])

@@ -265,10 +265,7 @@ def open_precomputed(root: Path, *, require_images: bool = True) -> Corpus:
     The features belong to the corpus: a model with the encoder ``precomputed`` reads them unless there is a store.
     """
     if (folder := find_folder(root)) is None:
-        raise DataError(
-            f"{root}: no train_ims.npy with train_caps.txt (or dev_, test_) there or in precomp/; "
-            "see openvse list data precomputed"
-        )
+        raise DataError(f"{root}: no train_ims.npy with train_caps.txt (or dev_, test_), in it or in precomp/")
     names = _file_names(folder)
     parts = [_open_part(folder, split, file, names) for split, file in _splits_of(folder)]
     base = folder.parent if folder.name == "precomp" else folder
@@ -336,9 +333,7 @@ def _one_each(path: Path, lines: Sequence[str], num_images: int) -> list[str]:
     """Return the identifier of each image from a list with a line for each image, row or caption."""
     step, rest = divmod(len(lines), num_images)
     if rest or not step:
-        raise DataError(
-            f"{path}: {len(lines)} lines for {num_images} images: give a line for each image, row or caption"
-        )
+        raise DataError(f"{path}: {len(lines)} lines for {num_images} images: give a line an image, row or caption")
     ids = [line.strip() for line in lines]
     chosen = ids[::step]
     for start, item in zip(range(0, len(ids), step), chosen, strict=True):

@@ -280,8 +280,7 @@ def _read_table(file: Path) -> Iterator[Question]:
         given.append(answer)
         if about != [split, kind]:
             raise DataError(
-                f"{file}, line {line}: the question {text!r} about {name!r} has another split or kind than before: "
-                "give all rows of a question the same"
+                f"{file}, line {line}: {text!r} about {name!r} has another split or kind than before: give it the same"
             )
     for (name, text, number), (given, split, kind) in rows.items():
         yield Question(number, name, Path(name), text, given, split, kind)

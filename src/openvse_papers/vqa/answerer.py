@@ -321,9 +321,7 @@ def build_answerer(
     if assets is not None:
         answers = AnswerVocabulary.load(assets / ANSWERS_FILE)
     if answers is None:
-        raise RecipeError(
-            "a new model that answers questions needs answers to choose from: give training questions with answers"
-        )
+        raise RecipeError("a new model needs answers to choose from: give training questions with answers")
     torch.manual_seed(seed)
     image = None
     if spec.image is not None:
@@ -375,11 +373,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
     """
 
     def __init__(
-        self,
-        questions: QuestionSet,
-        images: ImageLoader | None,
-        texts: TextLoader,
-        answers: AnswerVocabulary,
+        self, questions: QuestionSet, images: ImageLoader | None, texts: TextLoader, answers: AnswerVocabulary
     ) -> None:
         if len(texts) != len(questions) or (images is not None and len(images) != len(questions.image_ids)):
             raise DataError(
@@ -543,9 +537,7 @@ def write_results(path: Path, questions: QuestionSet, predictions: Sequence[str]
         DataError: the numbers of questions and predictions differ.
     """
     if len(predictions) != len(questions):
-        raise DataError(
-            f"{questions.name}: {len(predictions)} predictions for {len(questions)} questions: give one for each"
-        )
+        raise DataError(f"{questions.name}: {len(predictions)} answers to {len(questions)} questions: give as many")
     entries: list[dict[str, int | str]] = []
     for question, answer in zip(questions.questions, predictions, strict=True):
         name = question.question_id
@@ -576,8 +568,5 @@ def read_results(path: Path, questions: QuestionSet) -> tuple[str, ...]:
             f'{path}: not a list of {{"question_id": 1, "answer": "yes"}} ({error!r}): write it as for VQA\'s server'
         ) from error
     if missing := [q.question_id for q in questions.questions if q.question_id not in answers]:
-        raise DataError(
-            f"{path}: no answer to {len(missing)} of the {len(questions)} questions of {questions.name} "
-            f"(first: {missing[0]}): answer all of them"
-        )
+        raise DataError(f"{path}: {len(missing)} of {len(questions)} lack an answer (first: {missing[0]}): answer all")
     return tuple(answers[question.question_id] for question in questions.questions)

@@ -356,9 +356,7 @@ class AnswerVocabulary:
         frequent = sorted((a for a in counts if counts[a] >= min_count), key=lambda a: (-counts[a], a))
         if not frequent:
             most = f"the most frequent, {counts.most_common(1)[0][1]} times" if counts else "there are none"
-            raise DataError(
-                f"no answer occurs {min_count} times in the training answers ({most}): lower min_count or give more"
-            )
+            raise DataError(f"no training answer occurs {min_count} times ({most}): lower min_count or give more")
         return cls(frequent, votes=votes)
 
     def __len__(self) -> int:

@@ -247,15 +247,10 @@ class ScoredAnswers:
 
     def __init__(self, questions: QuestionSet, predictions: Sequence[str], wordnet: WordNet | None = None) -> None:
         if len(predictions) != len(questions):
-            raise DataError(
-                f"{questions.name}: {len(predictions)} predictions for {len(questions)} questions: give one for each"
-            )
+            raise DataError(f"{questions.name}: {len(predictions)} answers to {len(questions)} questions: give as many")
         self.numbers = [number for number, question in enumerate(questions.questions) if question.answers]
         if not self.numbers:
-            raise DataError(
-                f"{questions.name}: no question has an answer to compare with: evaluate a split whose answers are "
-                f"published"
-            )
+            raise DataError(f"{questions.name}: no question has an answer: take a split whose answers are published")
         self.questions = questions.select(np.array(self.numbers, dtype=np.int64))
         self._answers = [question.answers for question in self.questions.questions]
         self._wordnet, self.votes = wordnet, are_votes(self._answers)
@@ -372,11 +367,7 @@ def _ceiling(vocabulary: AnswerVocabulary, scored: ScoredAnswers) -> AnswerScore
 
 
 def score_replicates(
-    columns: Mapping[str, Float[np.ndarray, "Q"]],
-    images: Int[np.ndarray, "Q"],
-    *,
-    resamples: int,
-    seed: int,
+    columns: Mapping[str, Float[np.ndarray, "Q"]], images: Int[np.ndarray, "Q"], *, resamples: int, seed: int
 ) -> Replicates:
     """Return each mean score in percent on every resample. NaN where no question that counts was drawn.
 
@@ -448,13 +439,9 @@ def evaluate_answerer(models: Sequence[Answerer], request: Request) -> AnswersEv
     if others or request.rerank:
         raise OpenVSEError("a model that answers questions is evaluated by itself: name one model")
     if request.folds > 1 or request.query_bank or request.calibrate:
-        raise OpenVSEError(
-            "--folds, --query-bank and --calibrate are for retrieval: leave them out for a model that answers questions"
-        )
+        raise OpenVSEError("--folds, --query-bank and --calibrate are for retrieval: leave them out for questions")
     if request.exchanged and not model.sees:
-        raise OpenVSEError(
-            "--exchanged is for a model that looks at images, but this one reads only questions: leave it out"
-        )
+        raise OpenVSEError("--exchanged is for a model that looks at images, but this reads questions: leave it out")
     if model.sees:
         request.check_stores(1)
     store = None if model.image is None else open_store(request.store(0), model.image.encoder)
@@ -594,7 +581,5 @@ def _opened(run: LoadedRun, number: int, request: Request) -> tuple[Answerer, Fe
     """Return the model of a run and its store. Raise OpenVSEError for several models or an unusable store."""
     model, *others = cast("tuple[Answerer, ...]", run.models)
     if others:
-        raise ModelError(
-            f"{run.source} has several models, and a model that answers questions is compared by itself: name one model"
-        )
+        raise ModelError(f"{run.source} has several models, but those that answer are compared one by one: name one")
     return model, None if model.image is None else open_store(request.store(number), model.image.encoder)

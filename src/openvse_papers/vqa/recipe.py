@@ -14,8 +14,7 @@ class AnswersSpec(Strict):
     """The answers from which a model chooses.
 
     Attributes:
-        min_count: the number of training questions below which an answer is left out. 9 is VQA 2.0's "more than 8
-            times".
+        min_count: the training questions below which an answer is left out. 9 is VQA 2.0's "more than 8 times".
     """
 
     min_count: int = Field(default=9, ge=1)

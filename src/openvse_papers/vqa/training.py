@@ -146,9 +146,7 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
         questions = _limited(questions, recipe)
     recipe = with_phases_for(recipe, len(questions.split("train").image_ids), inputs.watcher)
     asked = questions.split("train").questions
-    answers = AnswerVocabulary.from_answers(
-        [question.answers for question in asked], min_count=recipe.answers.min_count
-    )
+    answers = AnswerVocabulary.from_answers([each.answers for each in asked], min_count=recipe.answers.min_count)
     texts = [question.text for question in asked]
     model = build_answerer(recipe, questions=texts, answers=answers, seed=recipe.seed, start=inputs.start)
     corpus, features = questions.as_corpus(), None

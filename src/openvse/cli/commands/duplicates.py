@@ -8,24 +8,24 @@ from typing import Annotated
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Json
+from openvse.cli.commands.search import write_paths
+from openvse.cli.json_output import print_json
+from openvse.cli.options import Json, argument, option
+from openvse.cli.progress import bar, counted
 from openvse.errors import OpenVSEError
+from openvse.media.names import escaped
+from openvse.pipeline import tell_skipped
 
 
 @app.command(rich_help_panel="Search")
 def duplicates(
-    source: Annotated[Path, typer.Argument(help="A folder of images, at any depth, or the folder of an index.")],
+    source: Annotated[Path, argument("A folder of images, at any depth, or the folder of an index.")],
     threshold: Annotated[
-        float | None,
-        typer.Option(help="For an index: lowest cosine between an image and the one to keep.", show_default="0.98"),
+        float | None, option("For an index: lowest cosine between an image and the one to keep.", shown="0.98")
     ] = None,
     null: Annotated[
         bool,
-        typer.Option(
-            "--null",
-            "-0",
-            help="Print the paths of all images but the ones to keep, each followed by a zero byte.",
-        ),
+        option("Print the paths of all images but the ones to keep, each followed by a zero byte.", "--null", "-0"),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -34,11 +34,6 @@ def duplicates(
     For a folder, the command compares the pictures themselves and needs no model. For an index, it compares embeddings,
     and finds other takes of a scene, too.
     """
-    from openvse.cli.commands.search import write_paths
-    from openvse.cli.json_output import print_json
-    from openvse.cli.progress import bar, counted
-    from openvse.media.names import escaped
-    from openvse.pipeline import tell_skipped
     from openvse.search import find_duplicates
 
     if null and as_json:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from openvse.cli.app import app
+from openvse.cli.json_output import print_json
 from openvse.cli.options import (
     BatchSize,
     Json,
@@ -20,13 +21,19 @@ from openvse.cli.options import (
     Out,
     Overwrite,
     RunSettings,
+    argument,
     few_first,
+    option,
     option_of,
     with_settings,
 )
+from openvse.cli.progress import bar, detail, note, warn
 from openvse.cli.stopping import going_on
 from openvse.errors import IndexFormatError, OpenVSEError
-from openvse.indexing.manifest import HOW, WHAT, IndexSettings
+from openvse.indexing.manifest import HOW, WHAT, IndexSettings, index_folder
+from openvse.media.names import escaped
+from openvse.pipeline import tell_skipped
+from openvse.search.provided import SAME_MODEL, SENTENCES
 from openvse.settings import settings_of
 
 if TYPE_CHECKING:
@@ -40,19 +47,17 @@ if TYPE_CHECKING:
 
 Folders = Annotated[
     list[Path],
-    typer.Argument(
+    argument(
+        "Folders of images, at any depth, or a text file with a sentence a line, to find captions by images.",
         metavar="FOLDER...",
-        help="Folders of images, at any depth, or a text file with a sentence a line, to find captions by images.",
     ),
 ]
-Add = Annotated[bool, typer.Option("--add", help="Add the folders to those that the index already holds.")]
+Add = Annotated[bool, option("Add the folders to those that the index already holds.", "--add")]
 Forget = Annotated[
-    list[Path] | None,
-    typer.Option(help="Folder to remove from the index, with its items. Can be given several times."),
+    list[Path] | None, option("Folder to remove from the index, with its items. Can be given several times.")
 ]
 Features = Annotated[
-    Path | None,
-    typer.Option(help="Feature store to read instead of unchanged images. Default: the store of the model's run."),
+    Path | None, option("Feature store to read instead of unchanged images. Default: the store of the model's run.")
 ]
 _SETTINGS = settings_of(IndexSettings)
 ReadText = Annotated[Literal["rapidocr", "none"] | None, option_of(_SETTINGS["read_text"])]
@@ -66,11 +71,11 @@ Bank = Annotated[
 ]
 CheckAll = Annotated[
     bool,
-    typer.Option(
-        "--check",
-        help="Compare the index with its checksums and all files with their hashes, and embed again items that are "
+    option(
+        "Compare the index with its checksums and all files with their hashes, and embed again items that are "
         "damaged, or whose file changed without a new time. Also rewrite the index files without "
         "rows that are no longer needed.",
+        "--check",
     ),
 ]
 
@@ -107,7 +112,6 @@ def index(
     as_json: Json = False,
 ) -> None:
     """Embed folders of images for search. A later run embeds only changes, and a stopped run continues."""
-    from openvse.cli.progress import bar
     from openvse.runtime.model import load_embedder
     from openvse.search.updating import index as update
 
@@ -137,9 +141,7 @@ def index(
 
 def tell_of_other(loaded: LoadedModel, folders: list[Path], out: Path) -> None:
     """Report that the index of the model's run holds a folder of a new index already."""
-    from openvse.cli.progress import note
     from openvse.indexing import Index
-    from openvse.indexing.manifest import index_folder
 
     other = index_folder(Path(loaded.source).parent)
     if other is not None and index_folder(out) is None:
@@ -151,15 +153,11 @@ def tell_of_other(loaded: LoadedModel, folders: list[Path], out: Path) -> None:
 
 def bank_sentences(name: str | None) -> list[str] | None:
     """Return the sentences of ``--query-bank``, or None to keep the bank. Raise OpenVSEError if there are none."""
-    from openvse.search.provided import SENTENCES
-
     return ([] if name else None) if name in (None, "", "none") else SENTENCES.get()(name)
 
 
 def show_step(display: Display, out: Path, step: str, state: WorkProgress) -> None:
     """Show the progress of a step of the update."""
-    from openvse.cli.progress import note
-
     if step == "towers" and not state.done:
         note(f"{out} can be searched; writing towers beside it, so that searches start without PyTorch")
     rate = f"{state.per_s:,.0f} {state.unit}/s" if state.per_s else ""
@@ -169,8 +167,6 @@ def show_step(display: Display, out: Path, step: str, state: WorkProgress) -> No
 
 def tell_of_towers(out: Path, towers: Towers | None) -> None:
     """Report why searches load PyTorch: as a note if the reason is new."""
-    from openvse.cli.progress import detail, note
-
     for side, reason in towers.left_out.items() if towers else ():
         what = "load PyTorch" if side == "text" else "by images load PyTorch"
         (note if towers and towers.is_new else detail)(f"searches of {out} {what}: {reason}")
@@ -179,17 +175,12 @@ def tell_of_towers(out: Path, towers: Towers | None) -> None:
 def sharing_of(model: LoadedModel, workers: Workers) -> Sharing:
     """Return the processes that embed."""
     from openvse.indexing.embedding import Sharing
-    from openvse.search.provided import SAME_MODEL
 
     return Sharing(workers, partial(SAME_MODEL.get(), model.source, model.fingerprint, workers.device))
 
 
 def warn_of(report: IndexReport) -> None:
     """Warn of unusable or unreadable files and folders."""
-    from openvse.cli.progress import warn
-    from openvse.media.names import escaped
-    from openvse.pipeline import tell_skipped
-
     tell_skipped(report.failed)
     for path, reason in report.unreached:
         warn(f"{escaped(path)}: {reason}")
@@ -201,8 +192,6 @@ def warn_of(report: IndexReport) -> None:
 
 def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
     """Print the result of an update, as a line or as JSON."""
-    from openvse.cli.json_output import print_json
-
     report, engine, bank, text = update.items, update.engine, update.bank, update.text
     name = engine.name
     if as_json:
@@ -239,10 +228,9 @@ def print_report(out: Path, update: IndexUpdate, *, as_json: bool) -> None:
 
 Yes: TypeAlias = Annotated[
     bool,
-    typer.Option(
+    option(
+        "Make the first index of a folder of images without asking, by --model, else OPENVSE_MODEL, else clip-b32.",
         "--yes",
-        help="Make the first index of a folder of images without asking, by --model, else "
-        "OPENVSE_MODEL, else clip-b32.",
     ),
 ]
 
@@ -251,7 +239,6 @@ def index_of(
     folder: Path, model: str | None, *, yes: bool, device: str, teach: bool = False
 ) -> tuple[Path, LoadedModel]:
     """Return the new or updated index of a folder of images, and the model that embeds its queries."""
-    from openvse.cli.progress import bar, note
     from openvse.search.opening import open_pictures
 
     with bar() as display:
@@ -271,8 +258,6 @@ def index_of(
 
 def agree(plan: FirstIndex, *, yes: bool) -> None:
     """Ask on a terminal whether to make an index. Raise OpenVSEError if the user does not want it."""
-    from openvse.cli.progress import note
-
     if yes:
         note(str(plan))
     elif not (sys.stdin.isatty() and sys.stderr.isatty()):

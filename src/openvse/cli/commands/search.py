@@ -13,6 +13,7 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.commands.indexing import Yes, index_of
+from openvse.cli.json_output import json_of, print_json
 from openvse.cli.options import (
     Device,
     Engine,
@@ -20,14 +21,20 @@ from openvse.cli.options import (
     Null,
     Rerank,
     Reranking,
+    argument,
     few_first,
+    option,
     option_of,
     split_settings,
     with_settings,
 )
+from openvse.cli.progress import note, warn
 from openvse.errors import IndexFormatError, OpenVSEError
 from openvse.files import refuse_there, whole_characters, write_page
-from openvse.media.names import names_image
+from openvse.indexing.manifest import index_folder
+from openvse.media.names import escaped, names_image
+from openvse.media.segments import clock
+from openvse.output.documents import percent
 from openvse.search.query import WHICH, Page, Query, only_sentences
 from openvse.settings import FIRST, settings_of
 
@@ -39,29 +46,23 @@ QUERY = settings_of(Query)
 Form = Literal["table", "json", "jsonl", "paths"]
 Words = Annotated[
     list[str],
-    typer.Argument(
-        metavar="[MODEL] INDEX QUERY...",
-        help="An index, or a folder of images, whose index is made or updated, followed by sentences or paths of "
+    argument(
+        "An index, or a folder of images, whose index is made or updated, followed by sentences or paths of "
         "images to find similar ones. An index remembers its model. Name the model before the index if it has moved.",
+        metavar="[MODEL] INDEX QUERY...",
     ),
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="The model, in place of MODEL: a model folder, or the output of 'openvse export'.",
-    ),
+    option("The model, in place of MODEL: a model folder, or the output of 'openvse export'.", metavar="NAME"),
 ]
 Like = Annotated[list[str] | None, option_of(QUERY["like"], "Or an image. Can be repeated.", panel=FIRST)]
 Avoid = Annotated[list[str] | None, option_of(QUERY["avoid"], "TEXT,weight=W: W times.", panel=FIRST)]
 Image = Annotated[str | None, option_of(QUERY["image"], "IMAGE,weight=W: by the weight W.", panel=WHICH)]
-Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a contact sheet that opens in a browser.")]
+Html = Annotated[Path | None, option("Write a contact sheet that opens in a browser.", metavar="FILE")]
 Output = Annotated[
     Literal["table", "jsonl", "paths"] | None,
-    typer.Option(
-        metavar="FORM",
-        help="table (the default), jsonl (a line of JSON for each hit) or paths (only paths).",
-    ),
+    option("table (the default), jsonl (a line of JSON for each hit) or paths (only paths).", metavar="FORM"),
 ]
 
 
@@ -132,7 +133,6 @@ def in_order(words: Sequence[str], model: str | None) -> tuple[str | None, Path,
 
     A folder of images may replace the index.
     """
-    from openvse.indexing.manifest import index_folder
     from openvse.search.opening import holds_pictures
 
     first, *others = words
@@ -185,9 +185,7 @@ def asked_image(path: str | Path) -> Asked:
     if exists and not is_file:
         raise OpenVSEError(f"{path}: this is no ordinary file: give the path of an image or a clip")
     if not exists:
-        raise OpenVSEError(
-            f"{path}: this image does not exist: check the path, or for a sentence end it unlike a file name"
-        )
+        raise OpenVSEError(f"{path}: this image does not exist: check the path, or end a sentence unlike a file name")
     return Asked(str(path), Path(path))
 
 
@@ -248,11 +246,6 @@ def print_answers(
     index: Index, asked: Sequence[Asked], answers: Sequence[Answer], page: Page, *, as_json: bool
 ) -> None:
     """Print queries and hits, as a table or as JSON."""
-    from openvse.cli.json_output import print_json
-    from openvse.cli.progress import note
-    from openvse.media.names import escaped
-    from openvse.media.segments import clock
-    from openvse.output.documents import percent
     from openvse.search.hits import uncertainty_of
 
     if as_json:
@@ -308,8 +301,6 @@ def nothing_of(page: Page) -> str:
 
 def write_hits(index: Index, asked: Sequence[Asked], answers: Sequence[Answer], form: Form, *, null: bool) -> None:
     """Print a line of JSON for each hit, or each path or sentence once, in the order of the queries and ranks."""
-    from openvse.cli.json_output import json_of
-
     if form == "paths":
         hits = [hit for each in answers for hit in each.hits]
         sentences = index.manifest.holds == "sentences"
@@ -331,7 +322,6 @@ def write_paths(paths: Sequence[str], *, null: bool) -> None:
 
 def write_sheet(html: Path, engine: SearchEngine, asked: Sequence[Asked], answers: Sequence[Answer]) -> None:
     """Write the contact sheet, with the captions of the images."""
-    from openvse.cli.progress import note
     from openvse.search import contact_sheet
     from openvse.search.sheets import captions_beside
 
@@ -347,18 +337,12 @@ def write_sheet(html: Path, engine: SearchEngine, asked: Sequence[Asked], answer
 
 def warn_of_far(roots: Sequence[Path]) -> None:
     """Warn of indexed folders that are far from the index, whose images are about to be read."""
-    from openvse.cli.progress import warn
-    from openvse.media.names import escaped
-
     if roots:
         warn(f"the index shows images below {', '.join(map(escaped, roots))}: use it only if you know who made it")
 
 
 def warn_of_gone(index: Index, answers: Sequence[Answer]) -> None:
     """Warn if the folders of the index, or files of some hits, are gone."""
-    from openvse.cli.progress import warn
-    from openvse.media.names import escaped
-
     remedy = "run 'openvse index' again"
     if not index.is_complete:
         warn(f"index {index.path} is not complete, because its indexing still runs or was stopped: {remedy} to go on")

@@ -8,13 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import typer
-
 from openvse.cli.app import app
 from openvse.cli.commands.indexing import Yes, index_of
-from openvse.cli.options import Device, Engine, Rerank, Reranking, Threads, few_first, with_settings
-from openvse.errors import OpenVSEError
+from openvse.cli.commands.search import warn_of_far
+from openvse.cli.options import (
+    Device,
+    Engine,
+    Rerank,
+    Reranking,
+    Threads,
+    argument,
+    few_first,
+    option,
+    with_settings,
+)
+from openvse.cli.progress import note, warn
+from openvse.errors import IndexFormatError, OpenVSEError
+from openvse.indexing.manifest import find_model, index_folder, read_manifest
 from openvse.media.ranks import FactSource
+from openvse.search.provided import ANSWERER, STORE_ADDRESS, TEACHER
 from openvse.serving.settings import ACCESS, LIMITS, Limits, Settings
 
 if TYPE_CHECKING:
@@ -29,54 +41,48 @@ METADATA: str = FactSource.USER.value
 
 ServedIndex: TypeAlias = Annotated[
     str,
-    typer.Argument(
-        metavar="INDEX_OR_URL",
-        help="The folder of an index of images, or an engine that an index has filled: qdrant://HOST:6333 or "
+    argument(
+        "The folder of an index of images, or an engine that an index has filled: qdrant://HOST:6333 or "
         "postgresql://USER@HOST/DATABASE.",
-        show_default=False,
+        metavar="INDEX_OR_URL",
+        shown=False,
     ),
 ]
 ServedModel: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        help="The model of the index, or its export. An engine needs it. Default: the model that the index names.",
-        show_default=False,
+    option(
+        "The model of the index, or its export. An engine needs it. Default: the model that the index names.",
+        shown=False,
     ),
 ]
 ServedImages: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        "--images",
-        help="For an engine: folder on this machine that holds the first of the indexed folders.",
-        show_default=False,
+    option(
+        "For an engine: folder on this machine that holds the first of the indexed folders.", "--images", shown=False
     ),
 ]
 Watch: TypeAlias = Annotated[
-    bool,
-    typer.Option("--watch", help="Update the index, as 'openvse index' does, whenever its folders change."),
+    bool, option("Update the index, as 'openvse index' does, whenever its folders change.", "--watch")
 ]
-AnswerModel: TypeAlias = Annotated[str | None, typer.Option(help="A model that answers questions about the images.")]
+AnswerModel: TypeAlias = Annotated[str | None, option("A model that answers questions about the images.")]
 Mcp: TypeAlias = Annotated[
     bool,
-    typer.Option(
-        "--mcp",
-        help="Serve an assistant's program over standard input and output (Model Context Protocol), without a page. A "
+    option(
+        "Serve an assistant's program over standard input and output (Model Context Protocol), without a page. A "
         "server with a page has the same tools at /mcp.",
+        "--mcp",
     ),
 ]
-
 
 Teach: TypeAlias = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Let the page and programs save captions of the images, and learn from each. A folder without an index gets "
+        "one by the model names. The captions are in metadata.jsonl of the folder, or in FILE, which ends in .jsonl.",
         "--teach",
         metavar="[FILE]",
-        help="Let the page and programs save captions of the images, and learn from each. A folder without an index "
-        "gets one by the model names. The captions are in metadata.jsonl of the folder, or in FILE.",
     ),
 ]
-
-
 _FIRST = "model images yes watch teach mcp rerank answer engine device threads"
 
 
@@ -118,8 +124,7 @@ def serve(
     if mcp:
         if chosen != Settings(token=chosen.token, rerank_top=top, limits=limits):
             raise OpenVSEError(
-                "--mcp serves no page and listens on no address: leave out --host, --port, --allow-public, --name, "
-                "--title and --example"
+                "--mcp has no page or address: leave out --host, --port, --allow-public, --name, --title and --example"
             )
         source = source_of(index, model, images, engine)
         run_stdio(load_service(source, chosen, model, second, answer, device, threads, watch=watch, teach=teach))
@@ -133,8 +138,6 @@ def serve(
 
 def source_of(word: str, model: str | None, images: Path | None, engine: str | None) -> Source:
     """Return the source to serve. Raise OpenVSEError if there is none, or if an option does not fit it."""
-    from openvse.indexing.manifest import index_folder
-    from openvse.search.provided import STORE_ADDRESS
     from openvse.serving.served import Source
     from openvse.stores.choice import shown_url
 
@@ -184,8 +187,6 @@ def load_service(
 
 def load_teacher(source: Source, loaded: LoadedModel, file: str) -> Teaches:
     """Open the teacher of an index, with the file of captions."""
-    from openvse.search.provided import TEACHER
-
     if not isinstance(source.place, Path) or source.engine is not None:
         raise OpenVSEError("--teach needs the folder of an index, or of images, and no --engine")
     return TEACHER.get()(source.place, loaded, None if file == METADATA else Path(file))
@@ -195,8 +196,6 @@ def load_served(
     source: Source, model: str | None, device: str = "cpu", threads: int | None = None
 ) -> tuple[LoadedModel, str]:
     """Load the model that embeds the queries of an index or an engine, and return it with its place."""
-    from openvse.errors import IndexFormatError
-    from openvse.indexing.manifest import find_model, read_manifest
     from openvse.runtime.model import load_embedder
     from openvse.search.opening import load_for_index
 
@@ -221,8 +220,6 @@ def load_second(rerank: Reranking, device: str) -> WholeModel:
 
 def load_answerer(source: str, device: str) -> AnswersQuestions:
     """Load the model of ``--answer``."""
-    from openvse.search.provided import ANSWERER
-
     refuse_without_torch("--answer", source)
     return ANSWERER.get()(source, device)
 
@@ -244,9 +241,6 @@ def short_name(source: str) -> str:
 
 def announce(service: Service) -> None:
     """Print the address of the server, and how to stop it."""
-    from openvse.cli.commands.search import warn_of_far
-    from openvse.cli.progress import note, warn
-
     settings = service.settings
     host = "localhost" if settings.host in ("0.0.0.0", "::") else settings.shown_host
     count, engine = len(service.served), service.served.engine.catalogue.place

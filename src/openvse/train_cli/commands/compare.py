@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from openvse.cli.app import app
+from openvse.cli.json_output import print_json
 from openvse.cli.options import (
     BatchSize,
     Device,
@@ -23,9 +24,14 @@ from openvse.cli.options import (
     Stores,
     TextFeatures,
     Threads,
+    argument,
     few_first,
+    option,
 )
+from openvse.cli.progress import bar, note, voice, warn
 from openvse.errors import OpenVSEError
+from openvse.files import refuse_there, write_page
+from openvse.output.figures import import_figure
 
 if TYPE_CHECKING:
     from openvse.evaluation.comparison import Comparison
@@ -37,44 +43,37 @@ if TYPE_CHECKING:
 Rows: TypeAlias = "Mapping[str, Sequence[NamedRun]]"
 Page: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "Also write one page that needs no network: figures or wins and losses, the runs, their training.",
         metavar="FILE",
-        help="Also write one page that needs no network: figures or wins and losses, the runs, their training.",
     ),
 ]
 Format: TypeAlias = Annotated[
-    Literal["text", "markdown", "latex"],
-    typer.Option("--format", help="Output: all tables, or one table in Markdown or LaTeX."),
+    Literal["text", "markdown", "latex"], option("Output: all tables, or one table in Markdown or LaTeX.", "--format")
 ]
-NoTest: TypeAlias = Annotated[
-    bool,
-    typer.Option("--no-test", help="Only write the page on the training, without data and evaluation."),
-]
+NoTest: TypeAlias = Annotated[bool, option("Only write the page on training, without data or evaluation.", "--no-test")]
 
 
 Named: TypeAlias = Annotated[
     list[str],
-    typer.Argument(
-        help="Runs or models, the baseline first. Runs of one recipe with several seeds make one row. "
-        "NAME=RUN,RUN makes a row of any runs. RUN+RUN averages scores, and RUN~MODEL reranks by a second model.",
+    argument(
+        "Runs or models, the baseline first. Runs of one recipe with several seeds make one row. "
+        "NAME=RUN,RUN makes a row of any runs. RUN+RUN averages scores, and RUN~MODEL reranks by a second model."
     ),
 ]
 Again: TypeAlias = Annotated[
     str,
-    typer.Option(
-        metavar="top=N,weight=W",
-        help="Reranking by the model of RUN~MODEL: it reranks the best N results, with weight W for its score and "
+    option(
+        "Reranking by the model of RUN~MODEL: it reranks the best N results, with weight W for its score and "
         "1 - W for the first score.",
+        metavar="top=N,weight=W",
     ),
 ]
 Resamples: TypeAlias = Annotated[
-    int | None,
-    typer.Option(min=100, help="Resamples of the bootstrap. Default: 2000, or 1000 for one run."),
+    int | None, option("Resamples of the bootstrap. Default: 2000, or 1000 for one run.", least=100)
 ]
-Examples: TypeAlias = Annotated[int, typer.Option(min=0, help="Queries of each kind on the page.")]
-Apart: TypeAlias = Annotated[
-    bool, typer.Option("--apart", help="Make a row for each run, also for seeds of one recipe.")
-]
+Examples: TypeAlias = Annotated[int, option("Queries of each kind on the page.", least=0)]
+Apart: TypeAlias = Annotated[bool, option("Make a row for each run, also for seeds of one recipe.", "--apart")]
 
 
 @app.command(rich_help_panel="Explain", cls=few_first("on", "split", "features", "html", "form", "device"))
@@ -103,7 +102,6 @@ def compare(
 
     Without --on, the command reads the data and the store of the recipes.
     """
-    from openvse.cli.progress import voice
     from openvse.tasks.runs import parse_rows
     from openvse.training.kind import Request
 
@@ -132,13 +130,12 @@ def measure(
     rows: Rows, request: Request, html: Path | None, device: str, examples: int, form: str, *, no_test: bool
 ) -> None:
     """Measure the runs of all rows, print the result in a form, and write the page."""
-    from openvse.cli.progress import bar
     from openvse.report.tables import measure_run
 
     strict = not request.data or single(rows)
     opened = read_runs(rows, strict=strict) if strict or html is not None else []
     if no_test:
-        write_page(html, [measure_run(run, None, examples=0, device=device) for run in opened])
+        write_runs(html, [measure_run(run, None, examples=0, device=device) for run in opened])
         return
     request = request if request.data else on_own_data(opened, request)
     with bar() as progress:
@@ -163,17 +160,11 @@ def single(rows: Rows) -> bool:
 
 def check(rows: Rows, html: Path | None, *, overwrite: bool, no_test: bool, protocol: str) -> None:
     """Fail early instead of after hours, if the runs make no rows or the page cannot be written."""
-    from openvse.files import refuse_there
-    from openvse.output.figures import import_figure
-
     runs = sum(map(len, rows.values()))
     if no_test and html is None:
         raise OpenVSEError("--no-test only writes a page: give --html FILE")
     if len(rows) < 2 and not (no_test or single(rows)):
-        raise OpenVSEError(
-            f"there is one row, {next(iter(rows))}, of {runs} run(s): name runs of another recipe, or give --apart; "
-            f"'openvse evaluate' averages scores"
-        )
+        raise OpenVSEError(f"there is one row, {next(iter(rows))}, of {runs} run(s): name others, or give --apart")
     if protocol and not single(rows):
         raise OpenVSEError("--protocol is for a single run: name one, or give --folds")
     if html is not None:
@@ -186,7 +177,6 @@ def check(rows: Rows, html: Path | None, *, overwrite: bool, no_test: bool, prot
 
 def read_runs(rows: Rows, *, strict: bool) -> list[ReportedRun]:
     """Read the records of each run of one model. Unless ``strict``, warn of unreadable records."""
-    from openvse.cli.progress import warn
     from openvse.report.tables import read_run
 
     runs = []
@@ -204,9 +194,7 @@ def on_own_data(runs: Sequence[ReportedRun], request: Request) -> Request:
     """Return the request with the data of the recipes, and with their store, if it is one and none is named."""
     data = list(dict.fromkeys(run.data() for run in runs))
     if len(data) != 1:
-        raise OpenVSEError(
-            f"the runs name no common data ({', '.join(data) or 'none'}): give --on DATA to evaluate all on the same"
-        )
+        raise OpenVSEError(f"the runs name no common data ({', '.join(data) or 'none'}): give --on DATA for all")
     stores = set() if request.features else {run.store() for run in runs} - {None}
     return replace(request, data=data[0], features=request.features or tuple(filter(None, stores))[:1])
 
@@ -240,8 +228,7 @@ class Loading:
             for model in models:
                 if model.task != self._first.task:
                     raise OpenVSEError(
-                        f"{run.source} is for the task {model.task}, but {first.source} is for {self._first.task}: "
-                        f"compare models of one task"
+                        f"{run.source} is for {model.task}, {first.source} for {self._first.task}: compare one task"
                     )
             self._weights[run.source] = weighed(models[0])
             yield LoadedRun(run.source, tuple(models), run.reranker is not None, run.models)
@@ -255,8 +242,6 @@ class Loading:
 
 def say_run(report: MeasuredReport, request: Request, html: Path | None, *, form: str) -> None:
     """Print the figures of a single run in a form, warn of leakage, write the page."""
-    from openvse.cli.json_output import print_json
-    from openvse.cli.progress import warn
     from openvse.evaluation.report import measured_table
     from openvse.report.tables import remarks, shown_metrics, table_with_notes
 
@@ -270,7 +255,7 @@ def say_run(report: MeasuredReport, request: Request, html: Path | None, *, form
         print_json("compare", values(report, request))
     else:
         typer.echo(table_with_notes(table, remarks(report), form).rstrip("\n"))
-    write_page(html, [report])
+    write_runs(html, [report])
 
 
 def values(report: MeasuredReport, request: Request) -> dict[str, Any]:
@@ -299,8 +284,6 @@ def say_rows(
     form: str,
 ) -> None:
     """Print the comparison of the rows in a form, warn of unfinished runs and leakage, write the page."""
-    from openvse.cli.json_output import print_json
-    from openvse.cli.progress import warn
     from openvse.evaluation.comparison import Row, contrast_rows
     from openvse.report.tables import comparison_text, comparison_values
     from openvse.tasks.runs import differing_data, differing_keys
@@ -322,7 +305,7 @@ def say_rows(
         typer.echo(table(rows, comparison, form).rstrip("\n"))
     first, *others = comparison.rows
     shown = {row.name: compared.examples(first, row, examples) for row in others} if html and examples else {}
-    write_page(html, reports, comparison, shown)
+    write_runs(html, reports, comparison, shown)
 
 
 def table(rows: Rows, comparison: Comparison, form: str) -> str:
@@ -333,7 +316,7 @@ def table(rows: Rows, comparison: Comparison, form: str) -> str:
     return table_with_notes(compared_table(comparison, facts), compared_notes(comparison, facts), form)
 
 
-def write_page(
+def write_runs(
     html: Path | None,
     reports: Sequence[MeasuredReport],
     comparison: Comparison | None = None,
@@ -342,8 +325,6 @@ def write_page(
     """Write the page, if requested."""
     if html is None:
         return
-    from openvse.cli.progress import note
-    from openvse.files import write_page
     from openvse.report.page import runs_page
 
     write_page(html, runs_page(reports, comparison, examples))

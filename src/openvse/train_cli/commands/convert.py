@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Device, Json, ModelName, On, Out, Split, Threads
+from openvse.cli.json_output import print_json
+from openvse.cli.options import Device, Json, ModelName, On, Out, Split, Threads, argument, option
+from openvse.cli.progress import bar, note, voice, warn
 from openvse.errors import OpenVSEError
+from openvse.files import refuse_there
+from openvse.output.table import Table
 
 if TYPE_CHECKING:
     from openvse.exporting.write import Exported
@@ -21,40 +25,36 @@ if TYPE_CHECKING:
 def convert(
     checkpoint: Annotated[
         str,
-        typer.Argument(
-            help="The checkpoint: a file that VSE-infinity, PVSE or VSE+2AD saved, or a dual encoder such as CLIP or "
+        argument(
+            "The checkpoint: a file that VSE-infinity, PVSE or VSE+2AD saved, or a dual encoder such as CLIP or "
             "SigLIP as a hub id, a folder with its files, or a name from 'openvse list models'."
         ),
     ],
-    out: Annotated[Path, typer.Argument(help="The model folder to write.")],
+    out: Annotated[Path, argument("The model folder to write.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Settings that the checkpoint does not contain, each as KEY=VALUE, such as "
-            "text.encoder.global_state=final."
+        argument(
+            "Settings that the checkpoint does not contain, each as KEY=VALUE, such as text.encoder.global_state=final."
         ),
     ] = None,
     vocabulary: Annotated[
         str | None,
-        typer.Option(
-            help="Vocabulary of the checkpoint: a .json or .pkl file, or for BERT a vocab.txt, or the folder or hub id "
+        option(
+            "Vocabulary of the checkpoint: a .json or .pkl file, or for BERT a vocab.txt, or the folder or hub id "
             "of a tokenizer. Dual encoders do not need this option."
         ),
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option(
-            help="Repository of the checkpoint: vse_infinity, pvse, vse_2ad or esa. Default: recognised by the weights."
-        ),
+        option("Repository of the checkpoint: vse_infinity, pvse, vse_2ad or esa. Default: recognised by the weights."),
     ] = None,
 ) -> None:
     """Convert a published checkpoint to a model folder with the same embeddings, without running code in the file."""
-    from openvse.cli.progress import warn
     from openvse.conversion.convert import convert as run
 
     done = run(checkpoint, out, vocabulary=vocabulary, repository=kind, overrides=overrides or ())
-    for note in done.notes:
-        warn(note)
+    for each in done.notes:
+        warn(each)
     parameters = sum(weight.numel() for weight in done.model.parameters())
     typer.echo(f"{out}: {done.repository}, {parameters:,} parameters, fingerprint {done.model.fingerprint}")
 
@@ -62,27 +62,23 @@ def convert(
 @app.command(rich_help_panel="Convert")
 def export(
     model: ModelName,
-    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    out: Annotated[Path, argument("The folder to write.")],
     format: Annotated[
         Literal["onnx", "sentence_transformers"],
-        typer.Option(
-            metavar="FORMAT",
-            help="onnx: both towers, for 'openvse search --model OUT' and other runtimes without PyTorch. "
+        option(
+            "onnx: both towers, for 'openvse search --model OUT' and other runtimes without PyTorch. "
             "sentence_transformers: the text tower for that library.",
+            metavar="FORMAT",
         ),
     ] = "onnx",
     int8: Annotated[
         bool,
-        typer.Option(
-            "--int8",
-            help="Round the weights of the linear layers to 8 bits. The files are smaller and a little less exact.",
+        option(
+            "Round the weights of the linear layers to 8 bits. The files are smaller and a little less exact.", "--int8"
         ),
     ] = False,
     longest: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Largest number of stored features of an image (for a model of precomputed features)."
-        ),
+        int, option("Largest number of stored features of an image (for a model of precomputed features).", least=1)
     ] = 200,
     on: On = "",
     split: Split = "validation",
@@ -93,7 +89,6 @@ def export(
 
     With --int8, --on names images with captions to measure its effect.
     """
-    from openvse.cli.progress import bar, note, voice
     from openvse.datasets import open_corpus
     from openvse.exporting.write import export as run
     from openvse.tasks.load import load
@@ -114,9 +109,6 @@ def export(
 
 def print_export(done: Exported, *, as_json: bool) -> None:
     """Print the written files and their difference from the model, as text or as JSON."""
-    from openvse.cli.json_output import print_json
-    from openvse.output.table import Table
-
     if as_json:
         print_json("export", {**asdict(done), "folder": str(done.folder)})
         return
@@ -137,24 +129,17 @@ def print_export(done: Exported, *, as_json: bool) -> None:
 @app.command(rich_help_panel="Convert")
 def blend(
     first: Annotated[
-        str,
-        typer.Argument(help="The first model: a model folder or a hub id, such as the model that a run started from."),
+        str, argument("The first model: a model folder or a hub id, such as the model that a run started from.")
     ],
-    second: Annotated[
-        str,
-        typer.Argument(help="A second model with the same parts, such as the folder best/ of the run."),
-    ],
+    second: Annotated[str, argument("A second model with the same parts, such as the folder best/ of the run.")],
     on: On,
     out: Out,
     features: Annotated[
-        Path | None,
-        typer.Option(help="Feature store to read instead of the images, or a folder of stores."),
+        Path | None, option("Feature store to read instead of the images, or a folder of stores.")
     ] = None,
     device: Device = "cpu",
 ) -> None:
     """Average the weights of two models with the same parts, at the share that is best on validation."""
-    from openvse.cli.progress import voice, warn
-    from openvse.files import refuse_there
     from openvse.model.folder import CONFIG, WEIGHTS
     from openvse.tasks.blend import blend as run
     from openvse.tasks.load import load

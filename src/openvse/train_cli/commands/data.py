@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import FeatureStorePath, Json, Stored
+from openvse.cli.json_output import print_json
+from openvse.cli.options import FeatureStorePath, Json, Stored, argument, option
+from openvse.cli.progress import bar, counted, note, voice, warn
 from openvse.cli.stopping import going_on
 from openvse.errors import OpenVSEError
 from openvse.media.names import escaped
+from openvse.pipeline import tell_skipped
 from openvse.train_cli.completion import complete_data_set
 
 if TYPE_CHECKING:
@@ -33,18 +36,15 @@ app.add_typer(data, name="data", rich_help_panel="Data")
 def check(
     source: Annotated[
         str,
-        typer.Argument(
+        argument(
+            "Your own folder or file, or NAME:ROOT such as flickr8k:/data/f8k. 'openvse list data' lists names.",
             metavar="DATA",
-            help="Your own folder or file, or NAME:ROOT such as flickr8k:/data/f8k. 'openvse list data' lists names.",
-            autocompletion=complete_data_set,
+            complete=complete_data_set,
         ),
     ],
     quick: Annotated[
         bool,
-        typer.Option(
-            "--quick",
-            help="Do not decode the images of your own data. For published data, skip files and features.",
-        ),
+        option("Do not decode the images of your own data. For published data, skip files and features.", "--quick"),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -53,8 +53,6 @@ def check(
     Lines marked WRONG name faults, and the exit code is then 1.
     Lines marked "note" name facts that are not faults.
     """
-    from openvse.cli.json_output import print_json
-    from openvse.cli.progress import bar, voice
     from openvse.datasets import DATASETS
     from openvse.datasets.check import check_data
     from openvse.datasets.registry import parse_source
@@ -64,7 +62,7 @@ def check(
         raise OpenVSEError(f"{source} is the name of a data set: give {source}:FOLDER, the folder with its files")
     with bar() as progress:
         findings = check_data(source, quick=quick, allow_outside=voice.allow_outside, progress=progress.show)
-    counts, complete = counted(source), all(finding.ok for finding in findings)
+    counts, complete = counts_of(source), all(finding.ok for finding in findings)
     if as_json:
         reports = [{"mark": finding.mark.lower(), "text": finding.text, "cases": finding.cases} for finding in findings]
         result = {"data": name or source, "root": str(place), "complete": complete, "findings": reports}
@@ -83,7 +81,7 @@ def check(
     raise typer.Exit(1)
 
 
-def counted(source: str) -> Table | None:
+def counts_of(source: str) -> Table | None:
     """Return items, sentences, words and vocabulary of each split, or None if the data do not open."""
     from openvse.datasets import open_corpus
     from openvse.datasets.check import data_statistics
@@ -108,9 +106,7 @@ def show_finding(finding: Finding) -> None:
 
 Match: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        help="A data set, as for 'openvse train'. Only features of its images are kept, under its names for them."
-    ),
+    option("A data set, as for 'openvse train'. Only features of its images are kept, under its names for them."),
 ]
 
 
@@ -118,31 +114,24 @@ Match: TypeAlias = Annotated[
 @going_on("the imported features are in the store: run the same command again to continue")
 def import_features(
     source: Annotated[
-        Path,
-        typer.Argument(help="The features: a .tsv, .npy or .h5 file, or a folder of .tsv, .npz or .npy files."),
+        Path, argument("The features: a .tsv, .npy or .h5 file, or a folder of .tsv, .npz or .npy files.")
     ],
     out: FeatureStorePath,
     kind: Annotated[
-        str | None,
-        typer.Option(help="Format: tsv, npz, npy or hdf5. Default: recognised by the name of the file."),
+        str | None, option("Format: tsv, npz, npy or hdf5. Default: recognised by the name of the file.")
     ] = None,
     match: Match = None,
-    ids: Annotated[Path | None, typer.Option(help="Text file with one id per line, for arrays without ids.")] = None,
+    ids: Annotated[Path | None, option("Text file with one id per line, for arrays without ids.")] = None,
     made_by: Annotated[
-        str | None,
-        typer.Option(help="Feature extractor, stored with the features. Default: imported:FOLDER."),
+        str | None, option("Feature extractor, stored with the features. Default: imported:FOLDER.")
     ] = None,
     dtype: Stored = "float16",
-    boxes: Annotated[
-        bool, typer.Option("--boxes/--no-boxes", help="Keep the boxes of regions, if the source has boxes.")
-    ] = True,
+    boxes: Annotated[bool, option("Keep the boxes of regions, if the source has boxes.", "--boxes/--no-boxes")] = True,
 ) -> None:
     """Import the features that other tools made into a feature store. A second run adds only new ones."""
-    from openvse.cli.progress import bar, counted, note, warn
     from openvse.datasets import open_corpus
     from openvse.features.entries import import_features as run
     from openvse.features.store import FeatureStore
-    from openvse.pipeline import tell_skipped
 
     image_ids = open_corpus(match, require_images=False, allow_outside=True).image_ids if match else None
     with bar() as progress:

@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from openvse.cli.app import app
+from openvse.cli.json_output import print_json
 from openvse.cli.options import (
     BatchSize,
     Json,
     ModelName,
     Overwrite,
     RunSettings,
+    argument,
+    option,
     with_settings,
 )
+from openvse.cli.progress import bar, counted, voice, warn
 from openvse.cli.stopping import going_on
+from openvse.media.names import escaped
+from openvse.pipeline import tell_skipped
 
 if TYPE_CHECKING:
     from openvse.encoding.run import EncodingReport
@@ -24,22 +30,16 @@ if TYPE_CHECKING:
 
 Records = Annotated[
     Path,
-    typer.Argument(
-        metavar="DATA",
-        help="A folder of images, at any depth, or a file that lists images or sentences: .txt with one a line, .csv, "
+    argument(
+        "A folder of images, at any depth, or a file that lists images or sentences: .txt with one a line, .csv, "
         ".tsv, .jsonl or .parquet with a column such as path or text, and perhaps id. Name other columns as in "
         "list.csv#image=COLUMN or list.csv#caption=COLUMN.",
+        metavar="DATA",
     ),
 ]
-Output = Annotated[
-    Path,
-    typer.Option("--out", help="A file NAME.npy or NAME.parquet, or a folder, which gets Parquet files."),
-]
-NumberType = Annotated[Literal["float32", "float16"], typer.Option("--dtype", help="Number type of the embeddings.")]
-ShardSize = Annotated[
-    int,
-    typer.Option(min=1, help="Records in a file of a folder, or in a row group of one Parquet file."),
-]
+Output = Annotated[Path, option("A file NAME.npy or NAME.parquet, or a folder, which gets Parquet files.", "--out")]
+NumberType = Annotated[Literal["float32", "float16"], option("Number type of the embeddings.", "--dtype")]
+ShardSize = Annotated[int, option("Records in a file of a folder, or in a row group of one Parquet file.", least=1)]
 
 
 @app.command(rich_help_panel="Data")
@@ -58,7 +58,6 @@ def encode(
     as_json: Json = False,
 ) -> None:
     """Write embeddings of images or sentences, with their ids, for other programs. A stopped run continues."""
-    from openvse.cli.progress import bar, counted, voice
     from openvse.encoding import encode as encode_data
 
     with bar() as progress:
@@ -81,11 +80,6 @@ def encode(
 
 def print_encoding(report: EncodingReport, *, as_json: bool) -> None:
     """Print the numbers of encoded and omitted items, as a line or as JSON."""
-    from openvse.cli.json_output import print_json
-    from openvse.cli.progress import warn
-    from openvse.media.names import escaped
-    from openvse.pipeline import tell_skipped
-
     tell_skipped(report.failed)
     if report.left_out:
         warn(report.left_out.describe())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from openvse.cli.app import app
+from openvse.cli.json_output import print_json
 from openvse.cli.options import (
     Annotations,
     BatchSize,
@@ -29,9 +30,13 @@ from openvse.cli.options import (
     TextFeatures,
     Threads,
     few_first,
+    option,
 )
+from openvse.cli.progress import bar, note, voice, warn
 from openvse.errors import ModelError, OpenVSEError
 from openvse.files import refuse_there, replacing_files, write_whole
+from openvse.output.documents import percent
+from openvse.output.table import Table
 from openvse.train_cli.launching import leads, together
 
 if TYPE_CHECKING:
@@ -39,18 +44,16 @@ if TYPE_CHECKING:
     from openvse.scoring.calibration import Calibration
     from openvse.training.kind import Evaluation
 
-Reports: TypeAlias = Annotated[Path | None, typer.Option(help="Folder for report.json and report.md.")]
+Reports: TypeAlias = Annotated[Path | None, option("Folder for report.json and report.md.")]
 Calibrate: TypeAlias = Annotated[
     bool,
-    typer.Option(
-        "--calibrate",
-        help="Also fit the calibration curve, by which search shows probabilities, and keep it in the model's folder. "
+    option(
+        "Also fit the calibration curve, by which search shows probabilities, and keep it in the model's folder. "
         "Give data that the model was not trained on.",
+        "--calibrate",
     ),
 ]
-Processes: TypeAlias = Annotated[
-    int, typer.Option(min=1, help="Number of processes on this machine that share the work.")
-]
+Processes: TypeAlias = Annotated[int, option("Number of processes on this machine that share the work.", least=1)]
 
 WRITTEN = ("report.json", "report.md", "predictions.json", "reliability.png")
 """The files in ``--out`` afterwards. The last two are for questions and for probabilities."""
@@ -93,7 +96,6 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure retrieval in both directions or answer accuracy, with intervals. Several models are averaged."""
-    from openvse.cli.progress import bar, voice
     from openvse.tasks import task_kind
     from openvse.tasks.runs import find_run
     from openvse.training.kind import Request
@@ -148,9 +150,6 @@ def load_all(names: Sequence[str], device: str) -> tuple[list[Model], str]:
 
 def say(evaluation: Evaluation, asked: Mapping[str, object] | None) -> None:
     """Print an evaluation as a table, or as JSON with ``asked``. The first of several processes prints."""
-    from openvse.cli.json_output import print_json
-    from openvse.cli.progress import warn
-
     if not leads():
         return
     for warning in evaluation.warnings:
@@ -168,8 +167,6 @@ def say(evaluation: Evaluation, asked: Mapping[str, object] | None) -> None:
 
 def write(evaluation: Evaluation, out: Path | None, curve_file: Path | None) -> None:
     """Write the files of an evaluation and its curve. The first of several processes writes."""
-    from openvse.cli.progress import note
-
     if not leads():
         return
     written: list[Path] = []
@@ -199,8 +196,6 @@ def curve_of(model: str) -> Path:
 
 def curve_text(calibration: Calibration) -> str:
     """Return the data of a calibration curve, and a table of precisions with their scores."""
-    from openvse.output.documents import percent
-    from openvse.output.table import Table
     from openvse.scoring.calibration import PRECISIONS
 
     data = calibration.data

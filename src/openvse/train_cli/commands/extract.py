@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import (
-    FeatureStorePath,
-    RunSettings,
-    Stored,
-    with_settings,
-)
+from openvse.cli.options import FeatureStorePath, RunSettings, Stored, argument, option, with_settings
+from openvse.cli.progress import bar, counted, voice, warn
 from openvse.cli.stopping import going_on
 from openvse.errors import DataError, ModelError
+from openvse.pipeline import DECODERS, tell_skipped
 from openvse.train_cli.completion import complete_encoder
 
 if TYPE_CHECKING:
@@ -46,31 +43,29 @@ class _Extraction:
 def extract(
     encoder: Annotated[
         str,
-        typer.Argument(
-            help="The feature extractor: a backbone for images (efficientnet_lite0, transformers_vision, ..., "
+        argument(
+            "The feature extractor: a backbone for images (efficientnet_lite0, transformers_vision, ..., "
             "frames for clips), or transformers_text for captions. 'openvse list parts' lists all.",
-            autocompletion=complete_encoder,
+            complete=complete_encoder,
         ),
     ],
-    data: Annotated[str, typer.Argument(help="The data: a folder, a table, or NAME:ROOT such as hf:FOLDER.")],
+    data: Annotated[str, argument("The data: a folder, a table, or NAME:ROOT such as hf:FOLDER.")],
     store: FeatureStorePath,
     options: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Options of the encoder, each as KEY=VALUE, such as model=facebook/dinov2-small or "
-            "backbone.image_size=128.",
+        argument(
+            "Options of the encoder, each as KEY=VALUE, such as model=facebook/dinov2-small or backbone.image_size=128."
         ),
     ] = None,
     *,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Number of items in a batch. Default: 32 images or 128 texts.")
+        int | None, option("Number of items in a batch. Default: 32 images or 128 texts.", least=1)
     ] = None,
     workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of threads that decode images. Default: one a core, 2 to 8."),
+        int | None, option("Number of threads that decode images. Default: one a core, 2 to 8.", least=1)
     ] = None,
     dtype: Stored = "float16",
-    check: Annotated[bool, typer.Option("--check", help="First compare an existing store with its checksums.")] = False,
+    check: Annotated[bool, option("First compare an existing store with its checksums.", "--check")] = False,
     run: RunSettings,
 ) -> None:
     """Store the local features of images or the token states of captions. A second run adds only new ones."""
@@ -109,9 +104,6 @@ def _run(
     workers: Workers | None,
 ) -> ExtractionReport:
     """Extract with a bar, and warn of faults in the data."""
-    from openvse.cli.progress import bar, counted, warn
-    from openvse.pipeline import tell_skipped
-
     with bar() as progress:
         show = counted(progress, "extracting", chosen.unit)
         report = chosen.run(
@@ -141,11 +133,9 @@ def _tree(options: Sequence[str]) -> dict[str, Any]:
 def _of_images(name: str, data: str, options: Mapping[str, Any], threads: int | None) -> _Extraction:
     from openvse.assembly.parts import build_part
     from openvse.backbones import BACKBONES
-    from openvse.cli.progress import voice
     from openvse.corpus.corpus import long_captions
     from openvse.datasets import open_corpus
     from openvse.features.extract import extract_features
-    from openvse.pipeline import DECODERS
     from openvse.specs.model import Part
 
     backbone = build_part(BACKBONES, Part(**{**options, "name": name}), name, {"assets": None})
@@ -158,7 +148,6 @@ def _of_images(name: str, data: str, options: Mapping[str, Any], threads: int | 
 
 def _of_texts(name: str, data: str, options: Mapping[str, Any]) -> _Extraction:
     from openvse.assembly.parts import build_part, parameters
-    from openvse.cli.progress import voice
     from openvse.datasets import open_corpus
     from openvse.encoders import TEXT_ENCODERS
     from openvse.encoders.transformers_text import TransformersText
@@ -172,8 +161,6 @@ def _of_texts(name: str, data: str, options: Mapping[str, Any]) -> _Extraction:
     context = {"embed_dim": 2, "captions": corpus.captions, "assets": None}
     encoder = build_part(TEXT_ENCODERS, Part(**{**usual, **options, "name": name}), name, context)
     if not isinstance(encoder, TransformersText):
-        raise ModelError(
-            f"{name} does not have a text model whose states can be stored: extract with transformers_text"
-        )
+        raise ModelError(f"{name} has no text model whose states can be stored: extract with transformers_text")
     run = partial(extract_text_features, encoder, corpus.captions)
     return _Extraction(encoder.fingerprint, run, TEXTS_AT_ONCE, corpus.problems, "texts")

@@ -8,33 +8,40 @@ from typing import Annotated, Any, Literal
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Json
+from openvse.cli.json_output import print_json
+from openvse.cli.options import Json, argument
+from openvse.cli.progress import copyable
 from openvse.errors import OpenVSEError
 from openvse.train_cli.completion import complete_listed
+from openvse.train_cli.listing import (
+    described,
+    first_line,
+    recipe_facts,
+    recipe_rows,
+    recipes_by_use,
+    shown_keys,
+    terms_as_text,
+)
 
 
 @app.command("list", rich_help_panel="Train")
 def list_names(
     kind: Annotated[
         Literal["recipes", "parts", "terms", "models", "data", "protocols"],
-        typer.Argument(
-            metavar="KIND",
-            help="recipes, parts of recipes, terms of the papers, models, data sets, or test protocols.",
+        argument(
+            "recipes, parts of recipes, terms of the papers, models, data sets, or test protocols.", metavar="KIND"
         ),
     ],
     name: Annotated[
         str | None,
-        typer.Argument(
-            help="A recipe (a name, the beginning of names, or a file), a part or a data set to show.",
-            autocompletion=complete_listed,
+        argument(
+            "A recipe (a name, the beginning of names, or a file), a part or a data set to show.",
+            complete=complete_listed,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """List the names that openvse knows. With NAME, show the keys of a recipe, the options of a part, or a data set."""
-    from openvse.cli.json_output import print_json
-    from openvse.cli.progress import copyable
-
     if name is not None and kind not in ("recipes", "parts", "data"):
         raise OpenVSEError(f"list {kind} {name}: {kind} have no pages of their own: leave {name} out")
     named = {"recipes": _recipes, "parts": _parts, "data": _data}
@@ -48,7 +55,6 @@ def list_names(
 def _recipes(name: str | None) -> tuple[Any, Iterator[str]]:
     from openvse.specs.load import list_recipes
     from openvse.tasks.recipes import shown_recipe
-    from openvse.train_cli.listing import recipe_facts, recipe_rows, recipes_by_use, shown_keys
 
     names = list_recipes(name or "")
     if name is None:
@@ -61,7 +67,6 @@ def _recipes(name: str | None) -> tuple[Any, Iterator[str]]:
 
 def _parts(name: str | None) -> tuple[Any, Iterator[str]]:
     from openvse.tasks.front import registries
-    from openvse.train_cli.listing import described
 
     if name is not None:
         lines = [*described(name)]
@@ -73,7 +78,6 @@ def _parts(name: str | None) -> tuple[Any, Iterator[str]]:
 def _data(name: str | None) -> tuple[Any, Iterator[str]]:
     from openvse.datasets import DATASETS
     from openvse.datasets.check import describe_data
-    from openvse.train_cli.listing import first_line
 
     if name is not None:
         text = describe_data(name)
@@ -121,7 +125,6 @@ def _protocols() -> tuple[Any, Iterator[str]]:
 
 def _terms() -> tuple[Any, Iterator[str]]:
     from openvse.tasks.terms import paper_terms
-    from openvse.train_cli.listing import terms_as_text
 
     head = [
         "Each term with its source, its parts, and settings of a recipe or commands.",

@@ -10,27 +10,30 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.options import Out, Overwrite, RunDevice, StartModel, Threads
+from openvse.cli.options import Out, Overwrite, RunDevice, StartModel, Threads, argument, option
+from openvse.cli.progress import bar, counted, note, voice
 from openvse.cli.stopping import going_on
 from openvse.indexing.manifest import MANIFEST
 from openvse.train_cli.completion import complete_override, complete_recipe
 from openvse.train_cli.launching import launch, leads, leave
+from openvse.train_cli.training_bar import TrainingBar
+from openvse.training.records import Silent
 
 if TYPE_CHECKING:
     from openvse.specs import RunRecipe
 
 Recipe: TypeAlias = Annotated[
     str,
-    typer.Argument(
-        help="A recipe: a YAML file, or a name that 'openvse list recipes' lists. Default with --start: finetune.",
-        autocompletion=complete_recipe,
+    argument(
+        "A recipe: a YAML file, or a name that 'openvse list recipes' lists. Default with --start: finetune.",
+        complete=complete_recipe,
     ),
 ]
 Overrides: TypeAlias = Annotated[
     list[str] | None,
-    typer.Argument(
-        help="Settings that replace the recipe's, each as key.path=value, such as data.source=photos seed=1.",
-        autocompletion=complete_override,
+    argument(
+        "Settings that replace the recipe's, each as key.path=value, such as data.source=photos seed=1.",
+        complete=complete_override,
     ),
 ]
 
@@ -40,16 +43,12 @@ Overrides: TypeAlias = Annotated[
 def train(
     recipe: Recipe,
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/RECIPE-sSEED.")] = None,
+    out: Annotated[Path | None, option("Folder of the run. Default: runs/RECIPE-sSEED.")] = None,
     start: StartModel = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue the run in the folder of --out, or start a new one."),
-    ] = False,
+    resume: Annotated[bool, option("Continue the run in the folder of --out, or start a new one.", "--resume")] = False,
     overwrite: Overwrite = False,
     processes: Annotated[
-        int,
-        typer.Option(min=1, help="Number of processes on this machine that share each batch (data-parallel training)."),
+        int, option("Number of processes on this machine that share each batch (data-parallel training).", least=1)
     ] = 1,
     device: RunDevice = None,
     threads: Threads = None,
@@ -60,10 +59,7 @@ def train(
     recipe, settings = _chosen(recipe, overrides or [], start, device, threads)
     chosen = load_recipe(recipe, settings, copy=out / "start" if resume and out else None)
     launch(processes)
-    from openvse.cli.progress import bar, counted, note
     from openvse.tasks.run import run_recipe
-    from openvse.train_cli.training_bar import TrainingBar
-    from openvse.training.records import Silent
 
     folder = out or Path("runs") / f"{chosen.name.replace('/', '_')}-s{chosen.seed}"
     leading = leads()
@@ -114,8 +110,6 @@ def _chosen(
     settings = [*overrides]
     if start and "=" in recipe:
         recipe, settings = "finetune", [recipe, *settings]
-    from openvse.cli.progress import voice
-
     given = {"training.device": device, "training.threads": threads, "start": start}
     given["data.allow_outside"] = voice.allow_outside or None
     return recipe, [*settings, *((key, value) for key, value in given.items() if value is not None)]
@@ -133,15 +127,9 @@ def interval_of(best: Path, metric: str) -> str:
 
 @app.command(rich_help_panel="Train")
 @going_on("finished work is kept: run the same command again to continue")
-def demo(
-    out: Out = Path("demo_output"),
-    device: RunDevice = None,
-    threads: Threads = None,
-) -> None:
+def demo(out: Out = Path("demo_output"), device: RunDevice = None, threads: Threads = None) -> None:
     """Train on images of emoji, compare the result with chance, and search: a few minutes on two cores, offline."""
-    from openvse.cli.progress import bar, counted, note
     from openvse.demo import BEYOND, QUERIES, run_demo
-    from openvse.train_cli.training_bar import TrainingBar
 
     note("openvse demo: OpenMoji images (CC BY-SA 4.0) with names and keywords from Unicode CLDR")
     with bar() as progress:
