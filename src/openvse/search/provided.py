@@ -89,10 +89,12 @@ class Teaches(Protocol):
 
     Attributes:
         captions: the captions of the items, by their ids.
+        model: the model that knows what was taught.
         saved: the model of the index on the disk.
     """
 
     captions: dict[str, list[str]]
+    model: Any
     saved: Any
 
     @property

@@ -286,7 +286,8 @@ class Service:
             raise ModelError(
                 "an exported model cannot show what it looked at: serve the model that it was exported from"
             )
-        return await self.run_slow(lambda: EXPLAINER.get()(self.model.whole, image, sentence))
+        model = self.model if self.teacher is None else self.teacher.model
+        return await self.run_slow(lambda: EXPLAINER.get()(model.whole, image, sentence))
 
     async def answer(self, image: ClipSource, question: str) -> dict[str, Any]:
         """Return the answers to a question about an image, and the regions that the model used."""

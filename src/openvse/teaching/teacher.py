@@ -37,7 +37,7 @@ from openvse.indexing.manifest import place_of, read_manifest
 from openvse.indexing.scanning import METADATA, note_captions
 from openvse.indexing.vector_files import MappedVectors
 from openvse.indexing.words import query_words
-from openvse.indexing.writer import IndexFolder
+from openvse.indexing.writer import IndexFolder, disk_errors
 from openvse.media.names import escaped
 from openvse.model.tower import Tower
 from openvse.model.two_tower import TwoTower
@@ -94,6 +94,11 @@ class Teacher:
         model: its model, or towers beside it.
         file: the file of captions. None is the ``metadata.jsonl`` of the first folder.
 
+    Attributes:
+        captions: the captions of the items, by their ids.
+        model: the model that knows what was taught.
+        saved: the model of the index on the disk.
+
     Raises:
         DataError: no caption can be saved there.
         IndexFormatError: another process teaches the index, or it is one of sentences, or has an engine.
@@ -125,8 +130,10 @@ class Teacher:
         self._unsaid: set[str] = set()  # items whose captions the index does not have as words yet
         self._known: dict[str, Float[np.ndarray, "S"]] = {}  # pooled sentences
         self._turn, self._changed = RLock(), Condition()
-        self._number, self._is_ended, self._live, self.saved = 0, False, self._model, self._model
-        self._seen: tuple[ItemTable, Int[np.ndarray, "count"]] | None = None  # the items, and their descriptions
+        self._number, self._is_ended, self._told = 0, False, ""
+        self.model, self.saved = self._model, self._model
+        none = np.empty(0, np.int64)
+        self._seen: tuple[ItemTable, Int[np.ndarray, "count"]] = ItemTable([], *[none] * 7), none  # rows of the items
         self._rows: dict[str, int] = {}
         self._vectors: tuple[object, object, Float[np.ndarray, "count D"]] | None = None  # by a model, of some rows
         self._look(Index.open(place))
@@ -189,7 +196,7 @@ class Teacher:
         """Give the index the words of captions. Where it is being written, the next caption or indexing does."""
         if not self._unsaid:
             return
-        with suppress(IndexFormatError), IndexFolder(self.place) as opened:
+        with suppress(IndexFormatError), disk_errors(self.place), IndexFolder(self.place) as opened:
             if (found := opened.find()) is not None:
                 with found.database.transaction():
                     for item in self._unsaid:
@@ -200,11 +207,16 @@ class Teacher:
     # What is learned.
 
     @cached_property
+    def _names(self) -> Sequence[str]:
+        """The names of the classes, or none."""
+        return class_names(AUTO, self._model)
+
+    @cached_property
     def _table(self) -> Float[np.ndarray, "K S"]:
         """The sentences of the names of the classes. All are 0 without names."""
         described, classes = described_by(self._model), self._model.image.aggregator.classes
-        if names := class_names(AUTO, self._model):
-            return sentences_of(described, names)
+        if self._names:
+            return sentences_of(described, self._names)
         return np.zeros((classes, self._model.text.aggregator.linear.in_features))
 
     def _sentences(self, texts: Sequence[str]) -> Float[np.ndarray, "m S"]:
@@ -226,23 +238,20 @@ class Teacher:
             sentences = self._sentences([text for texts in captioned.values() for text in texts])
             middle = self._model.image.aggregator.middle
             maps, _ = linear_maps(images, sentences, owners, self._table, width, middle=middle)
-        elif self._table.any() and (self._live is not self._model or self._learned):
+        elif self._table.any() and (self.model is not self._model or self._learned):
             there = np.array([row for row in self._rows.values() if row >= 0])
             seen = self._described.rows(there[:: len(there) // _SAMPLE + 1]).mean(0)
             pooled = len(seen) - len(self._table)
             maps = maps_of_names(self._table, seen[pooled:], pooled, width)
         else:
             return
-        self._live = TaughtModel(self._model, maps, f"taught-{self._number}")
+        self.model = TaughtModel(self._model, maps, f"taught-{self._number}")
 
     def _look(self, index: Index) -> Int[np.ndarray, "count"]:
         """Return the rows of the descriptions of all items, and describe those that are not described yet."""
-        table, before = index.table, self._seen
-        if before is not None and (table.ids, table.modified_ns.tolist()) == (
-            before[0].ids,
-            before[0].modified_ns.tolist(),
-        ):
-            return before[1]
+        table, (before, rows) = index.table, self._seen
+        if table.ids == before.ids and np.array_equal(table.modified_ns, before.modified_ns):
+            return rows
         rows = np.full(len(index), -1, np.int64)
         if self._described is not None:
             paths = [index.image_path(place) for place in range(len(index))]
@@ -256,7 +265,7 @@ class Teacher:
     def present(self, index: Index) -> tuple[Any, Index]:
         """Return the model and the index of a search that knows what was taught, for the index as it is opened."""
         with self._turn:
-            rows, model = self._look(index), self._live
+            rows, model = self._look(index), self.model
             if not isinstance(model, TaughtModel):
                 return model, index
             files = (MappedVectors(self._embedded(rows, model)[:, np.newaxis], np.arange(len(index), dtype=np.int32)),)
@@ -295,7 +304,7 @@ class Teacher:
         """
         with self._turn:
             digest = hashlib.sha256(json.dumps(sorted(self.captions.items())).encode()).hexdigest()[:16]
-            live, rows = self._live, self._seen[1] if self._seen else np.empty(0)
+            live, rows = self.model, self._seen[1]
         if not isinstance(live, TaughtModel) or digest == self._learned:
             return
         try:
@@ -315,7 +324,9 @@ class Teacher:
                 if other != folder:
                     shutil.rmtree(other, ignore_errors=True)
         except OpenVSEError as error:
-            _logger.warning("the index on the disk does not know yet what was taught: %s", message_of(error))
+            if message_of(error) != self._told:
+                _logger.warning("the index on the disk does not know yet what was taught: %s", message_of(error))
+            self._told = message_of(error)
         with self._turn:
             self._say()
 
@@ -345,7 +356,7 @@ class Teacher:
     def words(self, item: str, count: int = 12) -> list[str]:
         """Return the best names and words of captions for an item, by how much better they fit it than other items."""
         with self._turn:
-            model, row = self._live, self._rows.get(item, -1)
+            model, row = self.model, self._rows.get(item, -1)
             if self._described is None or row < 0:
                 return []
             words, raw = self._candidates()
@@ -364,7 +375,7 @@ class Teacher:
 
     def _candidates(self) -> tuple[list[str], Float[np.ndarray, "n S"]]:
         """Return words with what the map of texts reads: the names of classes, and the words of captions."""
-        names = [name.partition(":")[0].partition(",")[0] for name in class_names(AUTO, self._model)]
+        names = [name.partition(":")[0].partition(",")[0] for name in self._names]
         said = Counter(word for texts in self.captions.values() for text in texts for word in query_words(text))
         own = [word for word, _ in said.most_common(_MOST_WORDS) if word not in names]
         return [*names, *own], np.concatenate([self._table[: len(names)], self._sentences(own)])
