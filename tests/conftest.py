@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ def modules_with_shapes() -> list[str]:
     named = [path for path, text in texts.items() if "jaxtyping" in text or "openvse.types" in text]
     return [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in named]
 
+
+# What is imported and collected stays until the end: the collector shall not look through it again and again.
+gc.disable()
 
 # Before anything imports openvse: from here on a tensor of a wrong shape or type raises at the call.
 install_import_hook(modules_with_shapes(), "beartype.beartype")
@@ -48,6 +52,13 @@ def command_of(app: typer.Typer) -> object:
 
 
 typer.testing._get_command = command_of
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector work, but on what the tests make alone."""
+    gc.freeze()
+    gc.enable()
+
 
 PhotoMaker = Callable[..., list[Path]]
 

@@ -77,9 +77,7 @@ def make_model(family: str) -> Any:
         ),
         "altclip": lambda: hf.AltCLIPModel(
             hf.AltCLIPConfig(
-                text_config=bert | {"project_dim": 20, "pad_token_id": 1},
-                vision_config=VISION,
-                projection_dim=12,
+                text_config=bert | {"project_dim": 20, "pad_token_id": 1}, vision_config=VISION, projection_dim=12
             )
         ),
         "chinese_clip": lambda: hf.ChineseCLIPModel(

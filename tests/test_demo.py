@@ -51,9 +51,7 @@ def demo(tmp_path_factory) -> Iterator[tuple[DemoResult, Path, Counter]]:
         yield run_demo(out, seed=0, watcher=Silent(), on_images=counter, overrides=SMALL), out, counter
 
 
-def test_it_reports_the_model_beside_the_untrained_one_and_chance(
-    demo: tuple[DemoResult, Path, Counter],
-) -> None:
+def test_it_reports_the_model_beside_the_untrained_one_and_chance(demo: tuple[DemoResult, Path, Counter]) -> None:
     result, _, counter = demo
     assert (counter.done, counter.total) == (NUM_EMOJI, NUM_EMOJI)
     report = json.loads(result.report.with_suffix(".json").read_text())

@@ -59,11 +59,7 @@ def test_its_recipe_is_listed_trained_and_its_model_used(run: Run, tmp_path: Pat
 def test_the_page_shows_its_files() -> None:
     page = (ROOT / "docs" / "publish_a_method.md").read_text()
     assert len(page.splitlines()) <= 100
-    for file in (
-        "pyproject.toml",
-        "boltzmann_pool/pooling.py",
-        "boltzmann_pool/recipes/boltzmann/folder_cpu.yaml",
-    ):
+    for file in ("pyproject.toml", "boltzmann_pool/pooling.py", "boltzmann_pool/recipes/boltzmann/folder_cpu.yaml"):
         assert f"`{file}`" in page
         for block in re.findall(rf"`{file}`.*?\n```\w+\n(.*?)```", page, flags=re.DOTALL):
             assert block in (PLUGIN / file).read_text(), file

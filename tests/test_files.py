@@ -255,11 +255,7 @@ def test_a_folder_is_free_where_only_a_stopped_writer_left_something(tmp_path: P
 
 
 def test_a_folder_that_nothing_came_of_is_taken_away(tmp_path: Path) -> None:
-    with (
-        pytest.raises(Stopped),
-        made(tmp_path / "a" / "b"),
-        locked(tmp_path / "a" / "b", "run", TrainingError),
-    ):
+    with pytest.raises(Stopped), made(tmp_path / "a" / "b"), locked(tmp_path / "a" / "b", "run", TrainingError):
         raise Stopped
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(Stopped), made(tmp_path / "a" / "b"):

@@ -39,10 +39,7 @@ def test_actions_are_pinned() -> None:
 
 def test_a_submission_is_linted_and_tested() -> None:
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
-    assert [line for line in lines if line.startswith("make ")] == [
-        "make lint </dev/null",
-        "make test </dev/null",
-    ]
+    assert [line for line in lines if line.startswith("make ")] == ["make lint </dev/null", "make test </dev/null"]
 
 
 def test_targets_that_documents_name_are_there() -> None:

@@ -14,16 +14,7 @@ import pytest
 
 from openvse import pipeline
 from openvse.errors import BadImageError, OpenVSEError
-from openvse.pipeline import (
-    Pace,
-    Workers,
-    WorkProgress,
-    decoded,
-    in_batches,
-    read_ahead,
-    remaining,
-    results_in_order,
-)
+from openvse.pipeline import Pace, Workers, WorkProgress, decoded, in_batches, read_ahead, remaining, results_in_order
 from tests.naming import names, refusal
 from tests.pickled_work import pickled_work
 
@@ -83,8 +74,7 @@ def test_other_errors_are_raised_and_end_the_reading() -> None:
 
 
 @pytest.mark.parametrize(
-    ("done", "expected"),
-    [("", "abcdefg"), ("ac", "efgbd"), ("bde", "gacf"), ("abcdef", "g"), ("abcdefg", "")],
+    ("done", "expected"), [("", "abcdefg"), ("ac", "efgbd"), ("bde", "gacf"), ("abcdef", "g"), ("abcdefg", "")]
 )
 def test_what_could_not_be_used_comes_last(done: str, expected: str) -> None:
     assert "".join(remaining("abcdefg", done.__contains__, 2)) == expected

@@ -85,9 +85,7 @@ def test_text_in_parquet_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
 def test_half_characters_become_one_that_can_be_written(tmp_path: Path) -> None:
     assert whole_characters("a \ud83d\ude00 \ud83d") == "a 😀 \ufffd"
     corpus = build_corpus(
-        "d",
-        [Record("a", tmp_path / "a", ["a dog \ud83d"]), Record("b", tmp_path, ["é"])],
-        require_images=False,
+        "d", [Record("a", tmp_path / "a", ["a dog \ud83d"]), Record("b", tmp_path, ["é"])], require_images=False
     )
     assert corpus.captions == ("a dog \ufffd", "é")
     assert [problem for problem in corpus.problems if "half a character" in problem and "first: a" in problem]

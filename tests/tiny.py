@@ -87,10 +87,7 @@ def tiny_tree(folder: Path, **training: Any) -> dict[str, Any]:
             "batch_size": 16,
             "device": "cpu",
             "log_every": 1,
-            "phases": [
-                {"epochs": 1, "objective": {"ranking.miner": "all"}},
-                {"epochs": 2, "warmup_epochs": 1},
-            ],
+            "phases": [{"epochs": 1, "objective": {"ranking.miner": "all"}}, {"epochs": 2, "warmup_epochs": 1}],
             **training,
         },
     }

@@ -129,12 +129,7 @@ def bert(name: str = "bert.", layers: int = 2) -> dict[str, tuple[int, ...]]:
     }
     for layer in range(layers):
         at = f"{name}encoder.layer.{layer}."
-        for part in (
-            "attention.self.query",
-            "attention.self.key",
-            "attention.self.value",
-            "attention.output.dense",
-        ):
+        for part in ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"):
             shapes |= linear(f"{at}{part}", HIDDEN, HIDDEN)
         shapes |= linear(f"{at}intermediate.dense", HIDDEN, 32) | linear(f"{at}output.dense", 32, HIDDEN)
         for part in ("attention.output.LayerNorm", "output.LayerNorm"):
@@ -191,8 +186,7 @@ def vse_2ad(*, text: str = "rnn", grid: bool = False, **options: Any) -> dict[st
     image = make(regions() | adpool(), seed=1)
     if grid:
         image = make(
-            {n: (EMBED, CNN_DIM) if n == "fc.weight" else s for n, s in (regions() | adpool()).items()},
-            seed=1,
+            {n: (EMBED, CNN_DIM) if n == "fc.weight" else s for n, s in (regions() | adpool()).items()}, seed=1
         )
         image = {f"img_proj.{name}": weight for name, weight in image.items()}
         image |= extractor(make(resnet("backbone.resnet."), seed=2))
@@ -223,11 +217,7 @@ def save(checkpoint: Any, path: Path, *, zipped: bool = True) -> Path:
 
 def write_vocabulary(path: Path, words: tuple[str, ...] = WORDS) -> Path:
     """Write the words as the repositories do: JSON, or a pickle of their class ``vocab.Vocabulary``."""
-    fields = {
-        "word2idx": {w: i for i, w in enumerate(words)},
-        "idx2word": dict(enumerate(words)),
-        "idx": len(words),
-    }
+    fields = {"word2idx": {w: i for i, w in enumerate(words)}, "idx2word": dict(enumerate(words)), "idx": len(words)}
     if path.suffix == ".json":
         path.write_text(json.dumps(fields))
         return path

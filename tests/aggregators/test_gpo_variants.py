@@ -91,12 +91,7 @@ def slow_interpolation(network: torch.nn.Module, codes: list[Tensor]) -> list[Te
     return states
 
 
-SLOW = {
-    "bigru": slow_bigru,
-    "transformer": slow_transformer,
-    "mlp": slow_mlp,
-    "interpolation": slow_interpolation,
-}
+SLOW = {"bigru": slow_bigru, "transformer": slow_transformer, "mlp": slow_mlp, "interpolation": slow_interpolation}
 
 
 def weigh(logits: list[Tensor], vectors: list[Tensor]) -> Tensor:

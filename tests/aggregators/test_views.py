@@ -65,11 +65,7 @@ def test_one_view_is_its_aggregator() -> None:
 
 def test_views_start_apart_and_have_their_own_weights() -> None:
     several = MultiView(input_dim=4, embed_dim=4)
-    assert several(Features(torch.randn(2, 5, 4), torch.ones(2, 5, dtype=torch.bool))).vectors.shape == (
-        2,
-        3,
-        4,
-    )
+    assert several(Features(torch.randn(2, 5, 4), torch.ones(2, 5, dtype=torch.bool))).vectors.shape == (2, 3, 4)
     assert len({id(weight) for weight in several.parameters()}) == 3 * len(
         list(GPO(input_dim=4, embed_dim=4).parameters())
     )

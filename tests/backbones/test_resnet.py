@@ -64,10 +64,7 @@ def test_the_forms_differ_in_stride_and_pooling() -> None:
     pixels = torch.randn(1, 3, 64, 64)
     assert not torch.allclose(plain.eval()(pixels), caffe.eval()(pixels), atol=1e-3)
     second = [network.get_submodule("layer2.0") for network in (plain, caffe)]
-    assert [(block.conv1.stride, block.conv2.stride) for block in second] == [
-        ((1, 1), (2, 2)),
-        ((2, 2), (1, 1)),
-    ]
+    assert [(block.conv1.stride, block.conv2.stride) for block in second] == [((1, 1), (2, 2)), ((2, 2), (1, 1))]
     corner = torch.zeros(1, 1, 8, 8)
     corner[..., 2, 2] = 1.0
     assert plain.maxpool(corner)[0, 0].nonzero().tolist() == [[1, 1]]  # windows from -1, 1, 3

@@ -115,10 +115,6 @@ def test_forms_give_the_same_batches(form: str, tmp_path: Path, store: FeatureSt
 
 def test_token_file_and_json_give_the_same_corpus(tmp_path: Path) -> None:
     token, karpathy = (open_form(tmp_path / name, name) for name in ("token", "karpathy"))
-    assert (token.image_ids, token.captions, token.splits) == (
-        karpathy.image_ids,
-        karpathy.captions,
-        karpathy.splits,
-    )
+    assert (token.image_ids, token.captions, token.splits) == (karpathy.image_ids, karpathy.captions, karpathy.splits)
     np.testing.assert_array_equal(token.relevance.images, karpathy.relevance.images)
     np.testing.assert_array_equal(token.relevance.texts, karpathy.relevance.texts)

@@ -76,9 +76,6 @@ def test_a_sweep_goes_on(invoke, works, trained: Path, tmp_path: Path) -> None:
     again = invoke(*words, "--overwrite", "--json")
     document = json.loads(again.stdout)
     assert document["command"] == "sweep" and "epoch" not in again.stderr
-    assert [row["image.aggregator"] for row in document["result"]["summary"]] == [
-        "mean",
-        "{name: k_max, k: 2}",
-    ]
+    assert [row["image.aggregator"] for row in document["result"]["summary"]] == ["mean", "{name: k_max, k: 2}"]
     (store,) = (tmp_path / "runs" / "stores").iterdir()
     assert (store / "features").is_dir()

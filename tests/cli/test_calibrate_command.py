@@ -133,10 +133,7 @@ def test_training_keeps_the_curve_of_the_best_model(tmp_path: Path, works) -> No
     assert (curve.data.name, curve.data.num_images) == ("album/validation", 24)
     again = Path(shutil.copytree(run / "best", tmp_path / "copy"))
     (again / CALIBRATION).unlink()
-    works(
-        "evaluate",
-        *(again, "--on", album, "--split", "validation", "--features", run / "features", "--calibrate"),
-    )
+    works("evaluate", *(again, "--on", album, "--split", "validation", "--features", run / "features", "--calibrate"))
     fitted = Calibration.from_json((again / CALIBRATION).read_text())
     assert fitted.data == curve.data
     assert fitted.scores == pytest.approx(curve.scores, abs=1e-5)

@@ -90,11 +90,7 @@ def test_extract_takes_the_options_of_the_backbone(tmp_path: Path, works) -> Non
     works("extract", "frames", clips, tmp_path / "store", *words)
     store = FeatureStore(tmp_path / "store")
     assert store.fingerprint == "frames:efficientnet_lite0:random:32:1x1:4fps:9"
-    assert dict(zip(store.ids, store.lengths.tolist(), strict=True)) == {
-        "00.gif": 1,
-        "01.webp": 2,
-        "02.gif": 6,
-    }
+    assert dict(zip(store.ids, store.lengths.tolist(), strict=True)) == {"00.gif": 1, "01.webp": 2, "02.gif": 6}
 
 
 def test_videos_stand_in_tables_and_folders(tmp_path: Path, invoke) -> None:

@@ -82,11 +82,7 @@ print(json.dumps(found))
 def test_bash_completes() -> None:
     """In a process of its own: the checks of types here would hide from Typer what a completion takes."""
     done = subprocess.run(
-        [sys.executable, "-c", COMPLETE],
-        input=json.dumps([*COMPLETED]),
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-c", COMPLETE], input=json.dumps([*COMPLETED]), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert dict(zip(COMPLETED, json.loads(done.stdout), strict=True)) == COMPLETED

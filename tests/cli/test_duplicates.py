@@ -41,10 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.medium
 def test_a_folder(folder: Path, invoke, result_of, works, refused, tmp_path: Path) -> None:
-    kept, others = (
-        str(folder / "1.png"),
-        [str(folder / "deeper" / "copy of 1.png"), str(folder / "small.jpg")],
-    )
+    kept, others = (str(folder / "1.png"), [str(folder / "deeper" / "copy of 1.png"), str(folder / "small.jpg")])
     result = works("duplicates", folder)
     assert names(result.stdout, kept, *others, folder, 1, 2) and "broken.png" in result.stderr
     assert invoke("duplicates", folder, "-0").stdout.split("\0") == [*others, ""]

@@ -56,8 +56,7 @@ def test_the_first_model_is_clip_with_the_size_of_its_download(photos: Path, ref
 def test_later_searches_bring_the_index_up_to_date(photos: Path, invoke, monkeypatch) -> None:
     walks: list[object] = []
     monkeypatch.setattr(
-        "openvse.indexing.build.list_roots",
-        lambda *given, **more: (walks.append(0), list_roots(*given, **more))[1],
+        "openvse.indexing.build.list_roots", lambda *given, **more: (walks.append(0), list_roots(*given, **more))[1]
     )
     assert hits(invoke("search", photos, "red", "--yes", "--json")) == ["red.jpg", "green.jpg", "blue.jpg"]
     out = photos.parent / "photos.index"

@@ -34,11 +34,7 @@ def test_the_commands_that_a_run_names_work_as_they_stand(visit: tuple[Path, str
     commands = [shlex.split(each) for each in re.findall(r"openvse (.+)", said)]
     plugin = ["--plugin", str(place / "own parts.py")]
     assert [words[:3] for words in commands] == [[*plugin, name] for name in ("evaluate", "index", "search")]
-    for around in (
-        [*plugin, "train", "no_recipe"],
-        ["train", "no_recipe", *plugin],
-        ["list", "recipes", *plugin],
-    ):
+    for around in ([*plugin, "train", "no_recipe"], ["train", "no_recipe", *plugin], ["list", "recipes", *plugin]):
         told = re.findall("openvse (.*)list recipes", invoke(*around).output)
         assert told and all(shlex.split(each) == plugin for each in told), (around, told)
     for words in commands:

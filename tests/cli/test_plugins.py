@@ -106,9 +106,6 @@ def test_the_miner_takes_the_harder_half(monkeypatch) -> None:
 def test_plugins_that_are_none(tmp_path: Path, refused) -> None:
     plugin = tmp_path / "broken.py"
     assert names(refused("--plugin", plugin, "list", "recipes"), plugin)
-    for code, error in (
-        ("import nothing_of_this_name\n", "ModuleNotFoundError"),
-        ("def (:\n", "SyntaxError"),
-    ):
+    for code, error in (("import nothing_of_this_name\n", "ModuleNotFoundError"), ("def (:\n", "SyntaxError")):
         plugin.write_text(code)
         assert names(refused("--plugin", plugin, "list", "recipes"), plugin, error)

@@ -18,12 +18,7 @@ def test_a_path_of_an_image_is_an_image(tmp_path: Path) -> None:
     photo.touch()
     odd.touch()
     asked = read_queries(["a dog", str(photo)], [str(odd), "b.png"], ["a.png", "b.png"])
-    assert asked == [
-        Asked("a dog"),
-        Asked(str(photo), photo),
-        Asked(str(odd), odd),
-        Asked("b.png", is_item=True),
-    ]
+    assert asked == [Asked("a dog"), Asked(str(photo), photo), Asked(str(odd), odd), Asked("b.png", is_item=True)]
     assert [one.title for one in asked[:2]] == ["a dog", f"images like {photo}"]
     assert [one.kind for one in asked] == ["text", "image", "image", "item"]
     assert read_queries(["a dog in a jpg"], [], [])[0].image is None
@@ -33,16 +28,7 @@ def test_a_path_of_an_image_is_an_image(tmp_path: Path) -> None:
     with pytest.raises(OpenVSEError, match="ordinary"):
         read_queries([str(tmp_path / "pipe.jpg")], [], [])
     assert names_image("clip.mp4") and not names_image("what is a .jpg file")
-    for name in (
-        "photo.jxl",
-        "a/IMG_1.CR2",
-        "./x.heif",
-        "../clip.3gp",
-        "a.mts",
-        "a.ogv",
-        "a.j2k",
-        "a b.apng",
-    ):
+    for name in ("photo.jxl", "a/IMG_1.CR2", "./x.heif", "../clip.3gp", "a.mts", "a.ogv", "a.j2k", "a b.apng"):
         assert names_image(name), name
     for sentence in ("a dog. a cat", "at 3 p.m.", "see chapter 2.pdf", "3.5"):
         assert not names_image(sentence), sentence

@@ -12,12 +12,7 @@ from tests.failures import Failures
 
 # Every part as it comes, and the options that change what it computes, as a recipe writes them.
 OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "adpool": [
-        {"token_weights": "per_dimension"},
-        {"balance": 0.25},
-        {"balance": 1.0},
-        {"balance": "random"},
-    ],
+    "adpool": [{"token_weights": "per_dimension"}, {"balance": 0.25}, {"balance": 1.0}, {"balance": "random"}],
     "conv1d": [{"length": 4}],
     "frame_levels": [{"aggregator": "gpo"}],
     "fs_pool": [{"num_pieces": 1}],

@@ -19,13 +19,7 @@ from tests.dual_checkpoints import save_dual
 
 pytestmark = pytest.mark.slow
 
-SENTENCES = (
-    "a dog",
-    "the quick brown fox jumps over the lazy dog, 12345 !!! " * 4,
-    "a cat",
-    "",
-    "two cat sits",
-)
+SENTENCES = ("a dog", "the quick brown fox jumps over the lazy dog, 12345 !!! " * 4, "a cat", "", "two cat sits")
 RANDOM = np.random.default_rng(0)
 PIXELS = [RANDOM.integers(0, top, (40, 64, 3), dtype=np.uint8) for top in (3, 30, 255)]
 SETS = [top * RANDOM.standard_normal((size, 10)).astype(np.float32) for size, top in ((1, 9), (7, 1))]

@@ -69,8 +69,7 @@ def make_images(model: TwoTower) -> Inputs:
     if model.image.encoder.fine_tune:
         noise = torch.randint(0, 256, (PAIRS // 4, 64, 64, 3), dtype=torch.uint8, generator=generator).numpy()
         return Inputs(
-            torch.stack([model.image.encoder.backbone.preprocess(Image.fromarray(each)) for each in noise]),
-            None,
+            torch.stack([model.image.encoder.backbone.preprocess(Image.fromarray(each)) for each in noise]), None
         )
     return pad([torch.randn(4 + n % 6, model.image.encoder.feature_dim, generator=generator) for n in range(PAIRS)])
 

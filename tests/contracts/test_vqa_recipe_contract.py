@@ -17,12 +17,7 @@ from openvse_papers.vqa.answers import AnswerVocabulary
 from openvse_papers.vqa.training import cross_entropy
 
 ANSWERING = recipes_without_start()["vqa"]
-QUESTIONS = [
-    "what is on the table",
-    "how many chairs are there",
-    "what colour is it",
-    "what is left of the lamp",
-]
+QUESTIONS = ["what is on the table", "how many chairs are there", "what colour is it", "what is left of the lamp"]
 ANSWERS = ("table", "2", "white", "lamp", "chair")
 
 

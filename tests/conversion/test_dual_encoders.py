@@ -169,9 +169,7 @@ def test_the_folder_needs_nothing_else(checkpoint: Any, make_photos: Any, tmp_pa
 
 def test_options_of_the_model_can_be_given(checkpoint: Any, tmp_path: Path) -> None:
     done = convert(
-        checkpoint("clip"),
-        tmp_path / "m",
-        overrides=["text.encoder.fine_tune=true", "text.encoder.max_length=5"],
+        checkpoint("clip"), tmp_path / "m", overrides=["text.encoder.fine_tune=true", "text.encoder.max_length=5"]
     )
     assert any(weight.requires_grad for weight in done.model.text.encoder.backbone.parameters())
     assert not any(weight.requires_grad for weight in done.model.image.encoder.backbone.parameters())

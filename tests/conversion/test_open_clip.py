@@ -23,13 +23,7 @@ WIDTH, HEADS, TEXT_WIDTH, TEXT_HEADS, EMBED = 24, 2, 20, 4, 12
 MODEL: dict[str, Any] = {
     "embed_dim": EMBED,
     "vision_cfg": {"image_size": 32, "layers": 2, "width": WIDTH, "head_width": 12, "patch_size": 8},
-    "text_cfg": {
-        "context_length": 16,
-        "vocab_size": 30,
-        "width": TEXT_WIDTH,
-        "heads": TEXT_HEADS,
-        "layers": 2,
-    },
+    "text_cfg": {"context_length": 16, "vocab_size": 30, "width": TEXT_WIDTH, "heads": TEXT_HEADS, "layers": 2},
 }
 MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.25, 0.5]
 
@@ -60,11 +54,7 @@ def make_weights(text: str = "") -> dict[str, Tensor]:
         f"{text}text_projection": (TEXT_WIDTH, EMBED),
         "logit_scale": (),
     }
-    for norm, width in {
-        "visual.ln_pre": WIDTH,
-        "visual.ln_post": WIDTH,
-        f"{text}ln_final": TEXT_WIDTH,
-    }.items():
+    for norm, width in {"visual.ln_pre": WIDTH, "visual.ln_post": WIDTH, f"{text}ln_final": TEXT_WIDTH}.items():
         shapes |= {f"{norm}.{kind}": (width,) for kind in ("weight", "bias")}
     for layer in range(2):
         shapes |= block(f"visual.transformer.resblocks.{layer}.", WIDTH)
@@ -124,8 +114,7 @@ def quick_gelu(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "act"),
-    [("", {}, F.gelu), ("text.", {"quick_gelu": True, "custom_text": True}, quick_gelu)],
+    ("text", "options", "act"), [("", {}, F.gelu), ("text.", {"quick_gelu": True, "custom_text": True}, quick_gelu)]
 )
 def test_embeddings_are_those_of_its_formulas(
     text: str, options: Any, act: Any, make_photos: Any, tmp_path: Path
@@ -153,8 +142,7 @@ def test_pixels_are_resized_and_cut_as_torchvision_does(size: tuple[int, int], t
     image = Image.effect_noise(size, 80).convert("RGB")
     width, height = size
     resized = image.resize(
-        (32, int(32 * height / width)) if width <= height else (int(32 * width / height), 32),
-        Image.Resampling.BICUBIC,
+        (32, int(32 * height / width)) if width <= height else (int(32 * width / height), 32), Image.Resampling.BICUBIC
     )
     left, top = round((resized.width - 32) / 2), round((resized.height - 32) / 2)
     cut = np.asarray(resized.crop((left, top, left + 32, top + 32)), np.float32) / 255

@@ -137,10 +137,7 @@ def test_another_process_that_converts_is_named(cache: Path, tmp_path: Path) -> 
     put(cache)
     folder = tmp_path / "converted" / "models" / NAME
     folder.mkdir(parents=True)
-    with (
-        locked(folder, "converted model", ModelError),
-        pytest.raises(ModelError, match=f"clip-b32.*{os.getpid()}"),
-    ):
+    with locked(folder, "converted model", ModelError), pytest.raises(ModelError, match=f"clip-b32.*{os.getpid()}"):
         published_folder(NAME)
 
 

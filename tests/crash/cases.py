@@ -131,10 +131,7 @@ def in_export(state: Path) -> Any:
 
     model = OnnxModel(state)
     texts, images = model.encode_text(list(QUERIES)), model.encode_image([ALBUM / "00.png"])
-    found = {
-        "texts": np.asarray(texts.vectors).ravel().tolist(),
-        "images": np.asarray(images.vectors).ravel().tolist(),
-    }
+    found = {"texts": np.asarray(texts.vectors).ravel().tolist(), "images": np.asarray(images.vectors).ravel().tolist()}
     return {**found, "fingerprint": model.fingerprint}
 
 
@@ -362,10 +359,7 @@ def with_engine(state: Path) -> Any:
 def without_hits(state: Path) -> Any:
     """Look at an index whose scores a query bank changes."""
     seen = in_index(state)
-    return {
-        "vectors": seen["vectors"],
-        "hits": {query: dict.fromkeys(hits, 0) for query, hits in seen["hits"].items()},
-    }
+    return {"vectors": seen["vectors"], "hits": {query: dict.fromkeys(hits, 0) for query, hits in seen["hits"].items()}}
 
 
 def with_text(state: Path) -> Any:
@@ -557,14 +551,7 @@ CASES: tuple[Case, ...] = (
         nothing_yet,
         env=NO_TOWERS,
     ),
-    Case(
-        "index towers",
-        "index --towers",
-        index_words("--towers", "text"),
-        with_towers,
-        indexed(change=False),
-        most=2,
-    ),
+    Case("index towers", "index --towers", index_words("--towers", "text"), with_towers, indexed(change=False), most=2),
     Case(
         "extract first",
         "extract",
@@ -584,11 +571,7 @@ CASES: tuple[Case, ...] = (
     Case("encode npy", "encode", encode_words("x.npy"), in_encoding, with_pictures),
     Case("encode parquet", "encode", encode_words("x.parquet"), in_encoding, with_pictures),
     Case(
-        "encode npy replaced",
-        "encode --overwrite",
-        encode_words("x.npy", "--overwrite"),
-        in_encoding,
-        encoded("x.npy"),
+        "encode npy replaced", "encode --overwrite", encode_words("x.npy", "--overwrite"), in_encoding, encoded("x.npy")
     ),
     Case("encode folder", "encode", encode_words("x"), in_folder("x", in_encoding), with_pictures),
     Case(
@@ -598,12 +581,7 @@ CASES: tuple[Case, ...] = (
         in_folder("x", in_encoding),
         encoded("x"),
     ),
-    Case(
-        "evaluate",
-        "evaluate --out",
-        said("evaluate", MODEL, *ON_ALL, "--out", "STATE"),
-        settled("report.json"),
-    ),
+    Case("evaluate", "evaluate --out", said("evaluate", MODEL, *ON_ALL, "--out", "STATE"), settled("report.json")),
     Case(
         "evaluate calibrated",
         "evaluate --calibrate",
@@ -620,13 +598,7 @@ CASES: tuple[Case, ...] = (
         made_by("export", OTHER, "STATE"),
         most=1,
     ),
-    Case(
-        "blend",
-        "blend",
-        said("blend", MODEL, OTHER, "--on", ALBUM, "--out", "STATE"),
-        in_model,
-        between=nothing_yet,
-    ),
+    Case("blend", "blend", said("blend", MODEL, OTHER, "--on", ALBUM, "--out", "STATE"), in_model, between=nothing_yet),
     Case("convert", "convert", said("convert", CLIP, "STATE"), in_model, between=nothing_yet),
     Case(
         "train",

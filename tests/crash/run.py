@@ -37,12 +37,7 @@ def make_what_lacks(cases: Sequence[Case]) -> None:
     needed += [(CLIP, make_clip)] if any(case.name == "convert" for case in cases) else []
     needed += [(QUESTIONS, make_questions)] if any(case.command.startswith("ask") for case in cases) else []
     BASE.mkdir(parents=True, exist_ok=True)
-    for name in (
-        "openvse.tasks.run",
-        "openvse.retrieval.kind",
-        "openvse.search.updating",
-        "openvse.encoding",
-    ):
+    for name in ("openvse.tasks.run", "openvse.retrieval.kind", "openvse.search.updating", "openvse.encoding"):
         importlib.import_module(name)  # once for all children
     for place, make in needed:
         if not place.exists():
@@ -155,10 +150,7 @@ def _try_all(cases: Mapping[Case, Sequence[str]], given: argparse.Namespace) -> 
             try:
                 rows = try_case(case, faults, given.most, given.seed, out)
                 wrong = sum(bool(row["wrong"]) for row in rows)
-                print(
-                    f"{case.name}: {len(rows)} tries, {wrong} failed, {time.monotonic() - began:.0f} s",
-                    flush=True,
-                )
+                print(f"{case.name}: {len(rows)} tries, {wrong} failed, {time.monotonic() - began:.0f} s", flush=True)
             except RuntimeError as error:
                 print(f"{error}", flush=True)
                 failed = 1

@@ -39,11 +39,7 @@ def home(tmp_path: Path) -> Path:
 def start(home: Path) -> Iterator[Start]:
     """Return a function that starts a command in the folder; it ends with the test."""
     begun: list[subprocess.Popen[str]] = []
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT / "src"),
-        "OPENVSE_TOWERS": "none",
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OPENVSE_TOWERS": "none", "OMP_NUM_THREADS": "1"}
 
     def begin(*words: str) -> subprocess.Popen[str]:
         program = [sys.executable, "-m", "openvse", *words]

@@ -250,12 +250,7 @@ class Trial:
         self.put_back()
         done = self.run(fault, number)
         call = self.calls[number - 1] if number <= len(self.calls) else None
-        row: dict[str, Any] = {
-            "case": self.case.name,
-            "command": self.case.command,
-            "fault": fault,
-            "call": number,
-        }
+        row: dict[str, Any] = {"case": self.case.name, "command": self.case.command, "fault": fault, "call": number}
         row |= {
             "of": len(self.calls),
             "what": call and f"{call.name} {call.path}",

@@ -135,10 +135,7 @@ def test_the_rest_is_checked_where_the_pictures_are_missing(tmp_path, small):
 def test_half_of_a_piece_is_told_where_the_pictures_are_missing_too(tmp_path):
     (tmp_path / "captions_train2014.json").write_text('{"images": [], "annotations": []}')
     wrong = texts(check_data(f"coco:{tmp_path}"), "WRONG")
-    assert [text.split(":")[0] for text in wrong[:2]] == [
-        "image files of train2014",
-        "image files of val2014",
-    ]
+    assert [text.split(":")[0] for text in wrong[:2]] == ["image files of train2014", "image files of val2014"]
     assert names(wrong[2], "dataset_coco.json", "annotations/captions_val2014.json")
 
 

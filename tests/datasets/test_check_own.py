@@ -64,10 +64,7 @@ def test_broken_images_are_listed(tmp_path):
     wrong = found(root, "WRONG")
     cases = wrong["3 of 6 images are broken"]
     assert cases[0].startswith("1.png: it is truncated or damaged")
-    assert cases[1:] == (
-        "2.png: the file is empty",
-        "3.png: it is SVG: vector graphics are not read, export PNG",
-    )
+    assert cases[1:] == ("2.png: the file is empty", "3.png: it is SVG: vector graphics are not read, export PNG")
     assert found(root, "WRONG", quick=True) == {}
 
 

@@ -158,8 +158,7 @@ def test_media_are_found_wherever_the_facts_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "folder"),
-    [("vatex", "val"), ("vatex", "validation"), ("vatex", "videos/val"), ("msr_vtt", "TestVideo")],
+    ("name", "folder"), [("vatex", "val"), ("vatex", "validation"), ("vatex", "videos/val"), ("msr_vtt", "TestVideo")]
 )
 def test_a_copy_with_clips_of_one_part_alone(name: str, folder: str, tmp_path: Path) -> None:
     """The loader opens it with the clips of that part, so the check finds them too."""

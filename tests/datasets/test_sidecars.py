@@ -23,11 +23,7 @@ def test_one_caption_a_line(tmp_path):
     (tmp_path / "a.txt").write_text("a dog\n\n it runs \n")
     (tmp_path / "deep" / "b.caption").write_text("\ufeffa cat\n", encoding="utf-8")
     corpus = open_corpus(tmp_path)
-    assert dict(zip(corpus.captions, corpus.relevance.images, strict=True)) == {
-        "a dog": 0,
-        "it runs": 0,
-        "a cat": 1,
-    }
+    assert dict(zip(corpus.captions, corpus.relevance.images, strict=True)) == {"a dog": 0, "it runs": 0, "a cat": 1}
     assert corpus.image_ids == ("a.png", "deep/b.png")
     assert corpus.problems == ("skipped 1 image(s) without a caption (first: c.png)",)
 

@@ -198,12 +198,7 @@ def test_an_imagefolder_below_data(tmp_path):
 
 @pytest.mark.parametrize(
     ("delimiter", "image", "caption"),
-    [
-        (",", "file_name", "text"),
-        (";", "Image", "Caption"),
-        ("\t", "path", "caption"),
-        ("|", "image", "text"),
-    ],
+    [(",", "file_name", "text"), (";", "Image", "Caption"), ("\t", "path", "caption"), ("|", "image", "text")],
 )
 def test_rows_of_one_image_are_joined(tmp_path, delimiter, image, caption):
     for name in ("a.jpg", "b.jpg"):
@@ -299,10 +294,7 @@ def test_a_small_file_of_huge_cells_takes_no_memory(tmp_path, kind):
     cell = huge if kind == "text" else [huge]
     path = tmp_path / "bomb.parquet"
     pq.write_table(
-        pa.table({"image": ["a.png"] * 50, "caption": [cell] * 50}),
-        path,
-        compression="zstd",
-        use_dictionary=True,
+        pa.table({"image": ["a.png"] * 50, "caption": [cell] * 50}), path, compression="zstd", use_dictionary=True
     )
     assert path.stat().st_size < 100_000
     tracemalloc.start()

@@ -77,12 +77,7 @@ class Emulated(Tensor):
     @staticmethod
     def __new__(cls, held: Tensor, requires_grad: bool = False) -> Emulated:
         made = Tensor._make_wrapper_subclass(
-            cls,
-            held.shape,
-            strides=held.stride(),
-            dtype=held.dtype,
-            device="meta",
-            requires_grad=requires_grad,
+            cls, held.shape, strides=held.stride(), dtype=held.dtype, device="meta", requires_grad=requires_grad
         )
         made.held = held
         return made
@@ -239,12 +234,7 @@ class _Functions(TorchFunctionMode):
 
 
 def _moved(
-    tensor: Tensor,
-    *wanted: Any,
-    device: Any = None,
-    dtype: Any = None,
-    non_blocking: bool = False,
-    **more: Any,
+    tensor: Tensor, *wanted: Any, device: Any = None, dtype: Any = None, non_blocking: bool = False, **more: Any
 ) -> Tensor:
     """Do `tensor.to(...)`."""
     flags = [each for each in wanted if isinstance(each, bool)]
@@ -302,9 +292,7 @@ def emulated_device() -> Iterator[Waits]:
         patch.setattr(torch.accelerator, "is_available", lambda: True)
         # PyTorch's optimisers ask for one that is checked, and would look for its streams.
         patch.setattr(
-            torch.accelerator,
-            "current_accelerator",
-            lambda check_available=False: None if check_available else CUDA,
+            torch.accelerator, "current_accelerator", lambda check_available=False: None if check_available else CUDA
         )
         patch.setattr(torch.nn.Module, "to", _module_to)
         patch.setattr(Tensor, "pin_memory", lambda tensor: tensor)

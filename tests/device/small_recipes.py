@@ -51,11 +51,7 @@ def small(name: str, corpus: Path, bert: str, device: str = "cpu") -> RunRecipe:
     if encoder.name == "transformers_text":
         changes["text.encoder.model"] = bert
     else:
-        changes |= {
-            "text.encoder.min_count": 1,
-            "text.encoder.word_dim": 16,
-            "text.encoder.tokenizer": "words",
-        }
+        changes |= {"text.encoder.min_count": 1, "text.encoder.word_dim": 16, "text.encoder.tokenizer": "words"}
     if encoder.name in ("bag_of_words", "role_graph"):
         del changes["text.encoder.tokenizer"]
     _narrow("text.aggregator", recipe.text.aggregator, changes)

@@ -36,10 +36,7 @@ def main() -> None:
     assert Path(found.strip()).name == "green.png", found
     for source in (photos, index):
         (group,) = json.loads(openvse("duplicates", source, "--json"))["result"]["groups"]
-        assert {Path(group["keep"]).name, *(Path(each).name for each in group["others"])} == {
-            "red.png",
-            "copy.png",
-        }
+        assert {Path(group["keep"]).name, *(Path(each).name for each in group["others"])} == {"red.png", "copy.png"}
     serve(index, export)
     refused = subprocess.run([program(), "train", "folder"], capture_output=True, text=True, check=False)
     assert (refused.returncode, refused.stdout) == (2, "") and INSTALL in refused.stderr, refused.stderr

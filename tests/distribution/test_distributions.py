@@ -99,11 +99,7 @@ def test_the_wheel_holds_the_package_its_recipes_and_its_licences(wheel: Path) -
     assert notices | {f"{openmoji}/annotations_en.json", "openvse/py.typed"} <= names
     words = {"openvse/retrieval/imagenet_names.txt", "openvse/retrieval/LICENSE-WORDNET"}
     assert words <= names
-    assert licences == {
-        "LICENSE",
-        *(f"src/{notice}" for notice in notices),
-        "src/openvse/retrieval/LICENSE-WORDNET",
-    }
+    assert licences == {"LICENSE", *(f"src/{notice}" for notice in notices), "src/openvse/retrieval/LICENSE-WORDNET"}
 
 
 def test_the_wheel_alone_is_enough(wheel: Path, tmp_path: Path) -> None:

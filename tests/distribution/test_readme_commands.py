@@ -60,9 +60,6 @@ def test_an_installation_that_is_not_tested_is_refused(wrong: str) -> None:
 
 def test_commands_are_read_from_a_block() -> None:
     block = "cd openvse && make demo\nopenvse index m photos \\\n  --out i && openvse ask m 'a dog?'  # why\n"
-    assert [*commands(block)] == [
-        ["openvse", "index", "m", "photos", "--out", "i"],
-        ["openvse", "ask", "m", "a dog?"],
-    ]
+    assert [*commands(block)] == [["openvse", "index", "m", "photos", "--out", "i"], ["openvse", "ask", "m", "a dog?"]]
     with pytest.raises(AssertionError):
         [*commands("openvse search i dog > hits.txt")]

@@ -57,16 +57,8 @@ PREPROCESSING = {
         "crop_size": {"height": 28, "width": 28},
         "do_center_crop": True,
     },
-    "resnet": {
-        "image_processor_type": "ConvNextImageProcessor",
-        "size": {"shortest_edge": 64},
-        "crop_pct": 0.875,
-    },
-    "convnext": {
-        "image_processor_type": "ConvNextImageProcessor",
-        "size": {"shortest_edge": 64},
-        "crop_pct": 0.875,
-    },
+    "resnet": {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 64}, "crop_pct": 0.875},
+    "convnext": {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 64}, "crop_pct": 0.875},
 }
 NORMALISATION = {
     "do_resize": True,

@@ -54,11 +54,7 @@ def test_the_global_vector_may_average_directions_of_full_width() -> None:
 def test_tokenize_puts_boundaries_around_words() -> None:
     a, dog = make().vocabulary.id_of("a"), make().vocabulary.id_of("dog")
     ids = make().tokenize(["A dog!", "", "zebra"])
-    assert [row.tolist() for row in ids] == [
-        [START, a, dog, END],
-        [START, UNKNOWN, END],
-        [START, UNKNOWN, END],
-    ]
+    assert [row.tolist() for row in ids] == [[START, a, dog, END], [START, UNKNOWN, END], [START, UNKNOWN, END]]
     assert [row.tolist() for row in make(boundaries=False).tokenize(["a dog", ""])] == [[a, dog], [UNKNOWN]]
 
 

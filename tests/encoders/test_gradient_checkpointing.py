@@ -54,11 +54,7 @@ def step(encoder: Encoder, batch: Inputs) -> tuple[torch.Tensor, dict[str, torch
     with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
         local = encoder(batch).local
     local.pow(2).sum().backward()
-    return (
-        local.detach(),
-        {n: p.grad for n, p in encoder.named_parameters() if p.requires_grad},
-        sum(kept.values()),
-    )
+    return (local.detach(), {n: p.grad for n, p in encoder.named_parameters() if p.requires_grad}, sum(kept.values()))
 
 
 @pytest.mark.medium

@@ -91,7 +91,4 @@ def test_a_caption_may_fill_all_positions() -> None:
 def test_the_last_state_follows_the_real_ones() -> None:
     states = torch.arange(6.0).reshape(2, 3, 1)
     wider, mask = append_last(states, MASK, torch.tensor([[10.0], [20.0]]))
-    assert [row[real].flatten().tolist() for row, real in zip(wider, mask, strict=True)] == [
-        [0, 1, 2, 10],
-        [3, 4, 20],
-    ]
+    assert [row[real].flatten().tolist() for row, real in zip(wider, mask, strict=True)] == [[0, 1, 2, 10], [3, 4, 20]]

@@ -59,13 +59,7 @@ def test_ranks_equal_those_of_the_mean_matrix(num_members: int, block_size: int)
     members = MIXED[:num_members]
     first, *others = members
     report = evaluate_sets(
-        first.images,
-        first.texts,
-        RELEVANCE,
-        first.similarity,
-        others=others,
-        block_size=block_size,
-        resamples=0,
+        first.images, first.texts, RELEVANCE, first.similarity, others=others, block_size=block_size, resamples=0
     )
     whole = full_mean(members)
     ranks = rank_by_counting(lambda rows, columns: whole[rows, columns], RELEVANCE, block_size=100)

@@ -75,11 +75,7 @@ def run(value: float, seed: int, *, num_queries: int = 50) -> MeasuredRun:
     generator = np.random.default_rng(seed)
     shared = np.random.default_rng(99).normal(size=500)
     return MeasuredRun(
-        f"run{seed}",
-        "",
-        {"rsum": value},
-        {"rsum": value + shared},
-        {"i2t": generator.normal(size=num_queries)},
+        f"run{seed}", "", {"rsum": value}, {"rsum": value + shared}, {"i2t": generator.normal(size=num_queries)}
     )
 
 

@@ -128,10 +128,7 @@ def test_the_first_results_are_those_of_the_new_order() -> None:
     )
     assert report.outcomes is not None
     proposed, again = matrix(WEAK), matrix(STRONG)
-    for side, first, second in (
-        (report.outcomes.i2t, proposed, again),
-        (report.outcomes.t2i, proposed.T, again.T),
-    ):
+    for side, first, second in ((report.outcomes.i2t, proposed, again), (report.outcomes.t2i, proposed.T, again.T)):
         for query, found, scores in zip(side.queries, side.hits, side.scores, strict=True):
             head = first[query].argsort(descending=True)[:4]
             order = head[second[query][head].argsort(descending=True)][:3]

@@ -35,8 +35,7 @@ def with_several() -> TwoTower:
     views = {"name": "multi_view", "num_views": 3, "share_projection": False}
     words = WORDS | {"output": "words", "unknown": "nearest"}
     return make(
-        {"encoder": REGIONS | {"projection": "none"}, "aggregator": views},
-        {"encoder": words, "aggregator": "pie_net"},
+        {"encoder": REGIONS | {"projection": "none"}, "aggregator": views}, {"encoder": words, "aggregator": "pie_net"}
     )
 
 

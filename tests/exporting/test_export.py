@@ -85,10 +85,7 @@ def test_an_export_that_was_replaced_since_it_was_opened_is_refused(
     opened = OnnxModel(folder)
     with replacing_files(folder, "export.json") as partial:
         shutil.copytree(several[1], partial, dirs_exist_ok=True)
-    for embed in (
-        lambda: opened.encode_text("a dog"),
-        lambda: opened.encode_features([np.zeros((1, 10), np.float32)]),
-    ):
+    for embed in (lambda: opened.encode_text("a dog"), lambda: opened.encode_features([np.zeros((1, 10), np.float32)])):
         with pytest.raises(ModelError, match=str(folder)):
             embed()
     assert len(OnnxModel(folder).encode_text("a dog").vectors) == 1
@@ -224,9 +221,7 @@ def test_what_cannot_be_right_is_refused(tmp_path: Path, image: object, more: di
 def test_distributions_are_scored_by_their_distance(unchecked: None, tmp_path: Path) -> None:
     gaussian = {"name": "gaussian", "mean": "mean", "log_variance": "max", "start": -1.0}
     model = make(
-        {"encoder": REGIONS, "aggregator": gaussian},
-        {"encoder": WORDS, "aggregator": gaussian},
-        similarity="csd",
+        {"encoder": REGIONS, "aggregator": gaussian}, {"encoder": WORDS, "aggregator": gaussian}, similarity="csd"
     )
     export(model, tmp_path / "out", longest=20)
     exported = OnnxModel(tmp_path / "out")

@@ -83,10 +83,7 @@ def compared(
         nothing = (ours.abs().amax(dim=-1) == 0) & (near.abs().amax(dim=-1) < 1e-6)
         cosines = torch.cosine_similarity(ours, near, dim=-1).masked_fill(nothing, 1.0)
         lowest = torch.minimum(lowest, cosines.amin(dim=0))
-    return (
-        dict(zip(plain.names, worst.tolist(), strict=True)),
-        dict(zip(plain.names, lowest.tolist(), strict=True)),
-    )
+    return (dict(zip(plain.names, worst.tolist(), strict=True)), dict(zip(plain.names, lowest.tolist(), strict=True)))
 
 
 Poolings = tuple[AllPoolings, Path, Any, Any]

@@ -58,13 +58,7 @@ def write_npz(folder: Path, regions: Mapping[str, Regions] = REGIONS) -> Path:
     target.mkdir(parents=True)
     for item, each in regions.items():
         count = len(each.features)
-        content = {
-            "x": each.features,
-            "bbox": each.boxes,
-            "num_bbox": count,
-            "image_w": SIZE[0],
-            "image_h": SIZE[1],
-        }
+        content = {"x": each.features, "bbox": each.boxes, "num_bbox": count, "image_w": SIZE[0], "image_h": SIZE[1]}
         np.savez_compressed(target / f"{item}.npz", **content, info=np.array({"objects": [1]}, dtype=object))
     return target
 

@@ -201,10 +201,6 @@ def test_faults_are_counted_and_the_first_is_named(tmp_path, monkeypatch):
     rows[9] += 1  # the second row of image e
     np.save(tmp_path / "train_ims.npy", rows)
     one, other = (tmp_path / f"{split}_ims.npy" for split in ("train", "test"))
-    told = [
-        ("features", 2, "f in", one),
-        ("features", 1, 2, "e in", one),
-        ("leakage", 1, "test", "y in", other),
-    ]
+    told = [("features", 2, "f in", one), ("features", 1, 2, "e in", one), ("leakage", 1, "test", "y in", other)]
     for line, said in zip(ArrayFeatures(parts).faults(), told, strict=True):
         assert names(line, *said)

@@ -70,11 +70,7 @@ def test_without_boxes_and_in_half_precision(tmp_path: Path) -> None:
 
 
 def test_names_are_matched_to_the_images_of_a_data_set(tmp_path: Path) -> None:
-    image_ids = [
-        "COCO_val2014_000000391895.jpg",
-        "COCO_train2014_000000000042.jpg",
-        "COCO_val2014_000000000001.jpg",
-    ]
+    image_ids = ["COCO_val2014_000000391895.jpg", "COCO_train2014_000000000042.jpg", "COCO_val2014_000000000001.jpg"]
     report = import_features(write_tsv(tmp_path), tmp_path / "store", image_ids=image_ids)
     assert FeatureStore(tmp_path / "store").ids == tuple(image_ids[:2])
     assert (report.done, report.unmatched) == (2, ["7"])
@@ -222,11 +218,7 @@ def test_hdf5_items_that_are_none(tmp_path: Path) -> None:
         file["part"] = h5py.ExternalLink("missing.h5", "/x")
     report = import_features(tmp_path / "a.h5", tmp_path / "store")
     assert report.done == 1
-    assert {place for place, _ in report.failed} == {
-        "a.h5, lost (lost)",
-        "a.h5, part (part)",
-        "a.h5, text (text)",
-    }
+    assert {place for place, _ in report.failed} == {"a.h5, lost (lost)", "a.h5, part (part)", "a.h5, text (text)"}
 
 
 def test_hdf5_that_leads_back_to_itself(tmp_path: Path) -> None:

@@ -18,10 +18,7 @@ from tests.failures import Failures
 
 WIDTH = 6
 CLS = {"aggregator": "first_token", "class_token": True}
-BASELINES: list[dict[str, Any]] = [
-    *({"aggregator": name} for name in ("mean", "max", "log_sum_exp", "conv1d")),
-    CLS,
-]
+BASELINES: list[dict[str, Any]] = [*({"aggregator": name} for name in ("mean", "max", "log_sum_exp", "conv1d")), CLS]
 
 
 def make(name: str, **options: Any) -> Any:

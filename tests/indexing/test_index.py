@@ -86,13 +86,7 @@ def test_a_new_index_replaces_the_old_one_and_its_files(tmp_path: Path) -> None:
     new = Index.open(write(tmp_path, count=4, model="m2", replace=True), "m2")
     assert len(new) == 4
     (file,) = tmp_path.glob("vectors-*.npy")
-    assert {path.name for path in tmp_path.iterdir()} == {
-        MANIFEST,
-        LOCK,
-        "notes.txt",
-        file.name,
-        new.manifest.items,
-    }
+    assert {path.name for path in tmp_path.iterdir()} == {MANIFEST, LOCK, "notes.txt", file.name, new.manifest.items}
     assert np.array_equal(old.vectors, vectors())  # who reads the old one goes on reading it
 
 

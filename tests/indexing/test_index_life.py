@@ -174,11 +174,7 @@ def test_followed_links_are_remembered_and_kept(model: ColourModel, photos: Path
     assert build_index(model, photos, out).reused == 6
     away = usb.rename(usb.parent / "away")
     report = build_index(model, photos, out)
-    assert (report.reused, report.removed, [path for path, _ in report.unreached]) == (
-        6,
-        0,
-        [photos / "2023"],
-    )
+    assert (report.reused, report.removed, [path for path, _ in report.unreached]) == (6, 0, [photos / "2023"])
     usb.mkdir()
     assert build_index(model, photos, out).removed == 0
     (photos / "2024").symlink_to(away)

@@ -40,12 +40,7 @@ def test_the_index_is_that_of_one_process(model: ColourModel, workers: PickledWo
     alone = build_index(model, tmp_path / "photos", tmp_path / "alone", batch_size=2)
     seen: list[WorkProgress] = []
     shared = build_index(
-        ColourModel(),
-        tmp_path / "photos",
-        tmp_path / "shared",
-        batch_size=2,
-        sharing=sharing(),
-        progress=seen.append,
+        ColourModel(), tmp_path / "photos", tmp_path / "shared", batch_size=2, sharing=sharing(), progress=seen.append
     )
     assert shared == alone and len(shared.failed) == 1
     assert content(tmp_path / "shared") == content(tmp_path / "alone")

@@ -36,8 +36,7 @@ def test_it_is_compiled_once_and_others_cannot_write_it(own_cache: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{SWITCH: "0"}, {"CC": "false"}, {"CC": "/no/such/compiler"}, {"XDG_CACHE_HOME": "/proc/nowhere"}],
+    "settings", [{SWITCH: "0"}, {"CC": "false"}, {"CC": "/no/such/compiler"}, {"XDG_CACHE_HOME": "/proc/nowhere"}]
 )
 def test_without_it_pytorch_sorts(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in settings.items():

@@ -100,12 +100,7 @@ def test_facts_are_found_wherever_the_file_keeps_them(tmp_path: Path) -> None:
 
 
 def test_compressed_facts_are_counted_without_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {
-        "a.jxl": brob(b"xml ", XMP),
-        "b.jxl": box(b"xml ", XMP),
-        "c.jxl": brob(b"Exif", BLOCK),
-        "d.jxl": b"",
-    }
+    files = {"a.jxl": brob(b"xml ", XMP), "b.jxl": box(b"xml ", XMP), "c.jxl": brob(b"Exif", BLOCK), "d.jxl": b""}
     for name, boxes in files.items():
         (tmp_path / name).write_bytes(START + boxes)
     paths = [*map(tmp_path.joinpath, files), tmp_path / "gone.jxl"]

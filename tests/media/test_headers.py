@@ -25,11 +25,7 @@ def header(tmp_path: Path, content: bytes, name: str = "a.jpg") -> dict[str, obj
 
 
 def test_exif_comes_before_xmp_and_that_before_iptc(tmp_path: Path):
-    iptc = {
-        25: [b"dog", "Straße".encode("latin-1"), b"snow"],
-        5: [b"other"],
-        120: ["Grüße aus Köln".encode()],
-    }
+    iptc = {25: [b"dog", "Straße".encode("latin-1"), b"snow"], 5: [b"other"], 120: ["Grüße aus Köln".encode()]}
     content = jpeg("red", EXIF, xmp_of("Oma & Opa", "snow", "Grandma"), iptc)
     assert header(tmp_path, content) == {
         **SAID,

@@ -211,8 +211,7 @@ def test_16_bit_grey_with_a_transparent_value():
 
 
 @pytest.mark.parametrize(
-    ("kind", "low"),
-    [(np.float32, -3.4028234663852886e38), (np.float32, 1e38), (np.float32, -9999), (np.int32, -9999)],
+    ("kind", "low"), [(np.float32, -3.4028234663852886e38), (np.float32, 1e38), (np.float32, -9999), (np.int32, -9999)]
 )
 def test_what_stands_for_no_data_makes_no_black(kind, low):
     values = np.rint(RAMP * 255).astype(kind)

@@ -154,8 +154,7 @@ def test_a_smaller_jpeg_and_a_given_image_have_profiles():
 
 
 @pytest.mark.parametrize(
-    "profile",
-    [b"", b"no profile", bytes(1000), SRGB[:200], cmyk_profile({}), SRGB, rgb_profile("Display P3")[:-60]],
+    "profile", [b"", b"no profile", bytes(1000), SRGB[:200], cmyk_profile({}), SRGB, rgb_profile("Display P3")[:-60]]
 )
 def test_a_profile_of_no_use_is_passed_over(profile):
     image = images.probe_image(1, (32, 32))

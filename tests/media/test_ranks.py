@@ -88,10 +88,7 @@ def test_a_scan_dated_by_its_file_and_its_sidecars(tmp_path: Path) -> None:
     exif = exif_of("1975:06:14 12:00:00")
     exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeDigitized] = "2020:03:01 09:00:00"
     weak = [xmp_packet(f'{name}="2020-03-01T09:00:00"') for name in ("xmp:CreateDate", "exif:DateTimeDigitized")]
-    strong, paths = (
-        xmp_packet('photoshop:DateCreated="1975-06-14"'),
-        [tmp_path / "a.jpg.xmp", tmp_path / "a.xmp"],
-    )
+    strong, paths = (xmp_packet('photoshop:DateCreated="1975-06-14"'), [tmp_path / "a.jpg.xmp", tmp_path / "a.xmp"])
     failures = Failures()
     for content, beside, taken in (
         (jpeg("red", exif), weak[:1], "1975-06-14T12:00:00"),

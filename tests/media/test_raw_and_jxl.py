@@ -47,10 +47,7 @@ def as_dng(preview: Image.Image, orientation: int = 1) -> bytes:
         for tag, kind, values in entries:
             packed = struct.pack(f"<{len(values)}{formats[kind]}", *values)
             if len(packed) > 4:
-                place, behind = (
-                    struct.pack("<I", room + len(behind)),
-                    behind + packed + b"\0" * (len(packed) % 2),
-                )
+                place, behind = (struct.pack("<I", room + len(behind)), behind + packed + b"\0" * (len(packed) % 2))
             else:
                 place = packed.ljust(4, b"\0")
             count = len(values) // 2 if kind == 5 else len(values)

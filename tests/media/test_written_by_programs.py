@@ -229,12 +229,7 @@ def test_sidecars_are_found_by_names_and_titles(tmp_path: Path) -> None:
 
 
 def test_json_of_other_programs_is_no_sidecar(tmp_path: Path) -> None:
-    others = {
-        "a.json": "[1]",
-        "b.json": "{",
-        "package.json": '{"title": "p", "size": 3}',
-        "c.json": '{"title": "c"}',
-    }
+    others = {"a.json": "[1]", "b.json": "{", "package.json": '{"title": "p", "size": 3}', "c.json": '{"title": "c"}'}
     others["metadata.json"] = json.dumps({"title": "Album", "geoData": {}, "date": {"timestamp": "1"}})
     for name, written in others.items():
         (tmp_path / name).write_text(written)

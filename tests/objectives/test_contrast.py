@@ -138,10 +138,7 @@ class Counted(All):
 def test_diagnostics_are_those_of_the_negatives_in_the_loss(of_one_image: bool, i2t: int, t2i: int) -> None:
     positives = torch.tensor([[True, True, False], [False, False, True]])
     term = Contrast(miner=Counted(), criterion=Hinge(), negatives_of_one_image=of_one_image)
-    assert term.diagnostics(batch(torch.rand(2, 3), positives)) == {
-        "i2t_negatives": i2t,
-        "t2i_negatives": t2i,
-    }
+    assert term.diagnostics(batch(torch.rand(2, 3), positives)) == {"i2t_negatives": i2t, "t2i_negatives": t2i}
 
 
 @settings(max_examples=30, deadline=None)
@@ -173,10 +170,7 @@ def test_mean_is_the_sum_over_the_number_of_pairs() -> None:
 
 def test_objective_weighs_and_names_its_terms() -> None:
     b = random_batch(5, 5, 1)
-    ranking, soft = (
-        Contrast(miner=All(), criterion=Hinge()),
-        Contrast(miner=All(), criterion=InfoNCE().double()),
-    )
+    ranking, soft = (Contrast(miner=All(), criterion=Hinge()), Contrast(miner=All(), criterion=InfoNCE().double()))
     values = Objective({"ranking": ranking, "soft": soft}, {"ranking": 1.0, "soft": 0.5})(b)
     assert list(values) == ["ranking", "soft", "loss"]
     torch.testing.assert_close(values["soft"], 0.5 * soft(b))

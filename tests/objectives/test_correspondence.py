@@ -29,11 +29,7 @@ def by_hand(term: Correspondence, batch: ScoredBatch, alpha: float, terms: list[
 
 @pytest.mark.parametrize(
     ("reconstruct", "terms"),
-    [
-        ("own", [(0, 0), (1, 1)]),
-        ("other", [(0, 1), (1, 0)]),
-        ("both", [(0, 0), (1, 1), (0, 1), (1, 0)]),
-    ],
+    [("own", [(0, 0), (1, 1)]), ("other", [(0, 1), (1, 0)]), ("both", [(0, 0), (1, 1), (0, 1), (1, 0)])],
 )
 def test_the_loss_is_that_of_the_equation(reconstruct: str, terms: list[tuple[int, int]]) -> None:
     torch.manual_seed(0)

@@ -49,12 +49,7 @@ PAIRS: dict[str, tuple[Loss, dict[str, Any]]] = {
     "triplet": (losses.triplet(), {"name": "contrast", "miner": "hardest", "criterion": "hinge"}),
     "triplet_all": (
         losses.triplet(margin=0.5, negatives="all", reduction="mean"),
-        {
-            "name": "contrast",
-            "miner": "all",
-            "criterion": {"name": "hinge", "margin": 0.5},
-            "reduction": "mean",
-        },
+        {"name": "contrast", "miner": "all", "criterion": {"name": "hinge", "margin": 0.5}, "reduction": "mean"},
     ),
     "info_nce": (
         losses.info_nce(temperature=0.07),
@@ -74,10 +69,7 @@ PAIRS: dict[str, tuple[Loss, dict[str, Any]]] = {
             "reduction": "mean",
         },
     ),
-    "bound": (
-        losses.multi_view_bound(),
-        {"name": "multi_view_bound", "miner": "hardest", "criterion": "hinge"},
-    ),
+    "bound": (losses.multi_view_bound(), {"name": "multi_view_bound", "miner": "hardest", "criterion": "hinge"}),
     "rough_bound": (
         losses.multi_view_bound(gated=False, negatives="all", margin=0.3, reduction="mean"),
         {
@@ -159,12 +151,7 @@ def test_a_learned_temperature_gets_a_gradient() -> None:
 @pytest.mark.parametrize(
     ("images", "texts", "positives", "message"),
     [
-        (
-            (2, 5),
-            (3, 5),
-            None,
-            "2.*3.*3",
-        ),
+        ((2, 5), (3, 5), None, "2.*3.*3"),
         ((2, 5), (2, 4), None, "5.*4"),
         ((2,), (2, 5), None, "torch.float32.*2"),
         ((0, 5), (0, 5), None, r"torch.float32 \[0, 5\]"),

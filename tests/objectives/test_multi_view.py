@@ -191,10 +191,7 @@ def test_the_mix_is_a_weighted_sum_of_terms() -> None:
     b = random_set_batch(6, 6, views=3, seed=8)
     hardest, hinge = Hardest(), Hinge(margin=MARGIN)
     mix = Objective(
-        {
-            "max": Contrast(miner=hardest, criterion=hinge),
-            "up": MultiViewBound(miner=hardest, criterion=hinge),
-        },
+        {"max": Contrast(miner=hardest, criterion=hinge), "up": MultiViewBound(miner=hardest, criterion=hinge)},
         {"max": 0.7, "up": 0.3},
     )
     expected = 0.7 * slow_bound(b, True, "max") + 0.3 * slow_bound(b, True, "up")

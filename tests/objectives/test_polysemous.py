@@ -31,10 +31,7 @@ def slow_mil(b: ScoredBatch, hardest: bool) -> Tensor:
 
     total = torch.zeros((), dtype=torch.float64)
     for i in range(size):
-        for others in (
-            [(i, j) for j in range(size) if j != i],
-            [(j, i) for j in range(size) if j != i],
-        ):
+        for others in ([(i, j) for j in range(size) if j != i], [(j, i) for j in range(size) if j != i]):
             costs = [(MARGIN - distance(*pair) + distance(i, i)).clamp(min=0) for pair in others]
             total = total + (max(costs, key=Tensor.item) if hardest else sum(costs) / len(costs)) / size
     return total
@@ -94,9 +91,7 @@ class TestMIL:
     def test_equals_the_loop(self, size: int, k: int, text_k: int, seed: int, hardest: bool) -> None:
         b, wanted = leaves(random_set_batch(size, size, k, seed, text_k))
         term = Contrast(
-            miner=Hardest() if hardest else All(),
-            criterion=Hinge(margin=MARGIN, reduction="mean"),
-            reduction="mean",
+            miner=Hardest() if hardest else All(), criterion=Hinge(margin=MARGIN, reduction="mean"), reduction="mean"
         )
         slow = slow_mil(b, hardest)
         torch.testing.assert_close(term(b), slow, rtol=0, atol=1e-10)

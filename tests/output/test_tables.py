@@ -4,11 +4,7 @@ from openvse.output.table import Table
 
 FIGURES = Table(
     ["", "R@1", "change"],
-    [
-        ["a_b|c", "2.5 ± 0.1", "-0.5 (-1.0 to +0.1)"],
-        ["95 % interval", "2.1 to 2.9", ""],
-        ["other", "< 1", "+1.0"],
-    ],
+    [["a_b|c", "2.5 ± 0.1", "-0.5 (-1.0 to +0.1)"], ["95 % interval", "2.1 to 2.9", ""], ["other", "< 1", "+1.0"]],
     strong=frozenset({0}),
     small=frozenset({1}),
     ruled=frozenset({2}),
@@ -63,8 +59,7 @@ def test_programs_get_all_digits() -> None:
 
 def test_text_puts_words_to_the_left_and_numbers_to_the_right() -> None:
     table = Table(
-        ["model", "hits", "R@1", "interval"],
-        [["a", "one", 1.5, "1.0 to 2.0"], ["bb", "two words", 10.25, ""]],
+        ["model", "hits", "R@1", "interval"], [["a", "one", 1.5, "1.0 to 2.0"], ["bb", "two words", 10.25, ""]]
     )
     assert table.to_text().splitlines() == [
         "model  hits          R@1    interval",

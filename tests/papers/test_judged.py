@@ -82,10 +82,7 @@ def test_crisscrossed_captions_equal_a_loop(items: NumberedItems, tmp_path: Path
     strict = judge_cxc(items, SetMax(), read_cxc(tmp_path / "cxc", "test"), strict=True)
     del same[2], same[3], alike[0]
     alike[3].remove(0)
-    for side, scores, pairs in (
-        ("text to text", texts @ texts.T, same),
-        ("image to image", images @ images.T, alike),
-    ):
+    for side, scores, pairs in (("text to text", texts @ texts.T, same), ("image to image", images @ images.T, alike)):
         assert [*strict.retrieval[side].metrics.values()] == slow_recalls(scores, pairs, itself=True)
         assert strict.retrieval[side].queries == len(pairs)
 

@@ -22,10 +22,7 @@ PIE_IMAGE = {
     "encoder": {"name": "precomputed", "feature_dim": 12, "projection": "none", "global_vector": "mean"},
     "aggregator": "pie_net",
 }
-PIE_TEXT = {
-    "encoder": {"name": "bigru", "word_dim": 8, "min_count": 1, "output": "words"},
-    "aggregator": "pie_net",
-}
+PIE_TEXT = {"encoder": {"name": "bigru", "word_dim": 8, "min_count": 1, "output": "words"}, "aggregator": "pie_net"}
 
 
 class Tokens(Aggregator):

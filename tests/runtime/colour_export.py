@@ -48,11 +48,7 @@ def write_export(folder: Path) -> Path:
         score="inner",
         image=Side("image.onnx", ("pixels",), None, None, pixels),
         text=Side(
-            "text.onnx",
-            ("tokens", "mask"),
-            20,
-            None,
-            words | {"boundaries": False, "max_words": 20, "nearest": False},
+            "text.onnx", ("tokens", "mask"), 20, None, words | {"boundaries": False, "max_words": 20, "nearest": False}
         ),
         checked={},
         openvse="0",

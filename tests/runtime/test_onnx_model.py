@@ -45,11 +45,7 @@ def test_an_index_of_an_export(model: OnnxModel, tmp_path: Path) -> None:
     assert report.count == 3
     engine = SearchEngine(model, Index.open(tmp_path / "index"))
     assert [hits[0].id for hits in engine.search(["green", "red"])] == ["green.png", "red.png"]
-    several = [
-        Query(text="red"),
-        Query(like="red.png"),
-        Query(text="blue", avoid=("green",)),
-    ]
+    several = [Query(text="red"), Query(like="red.png"), Query(text="blue", avoid=("green",))]
     assert [hits[0].id for hits in engine.search(several, 2)] == ["red.png", "green.png", "blue.png"]
     where = Page(where=("path ~ *.png",))
     seen = engine.answer([Query(image=tmp_path / "green.png"), Query(text="red")], where)

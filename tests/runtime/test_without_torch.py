@@ -35,18 +35,7 @@ def test_an_exported_model_indexes_and_searches(photos: Path, tmp_path: Path) ->
     queries = json.loads(found.stdout)["result"]["queries"]
     assert [query["hits"][0]["id"] for query in queries] == ["red.png", "green.png"]
     assert queries[1]["unknown_words"] == [{"word": "a", "read_as": None}, {"word": "thing", "read_as": None}]
-    like = run(
-        "search",
-        str(index),
-        "--like",
-        "blue.png",
-        "--avoid",
-        "red",
-        "--output",
-        "paths",
-        "-k",
-        "1",
-    )
+    like = run("search", str(index), "--like", "blue.png", "--avoid", "red", "--output", "paths", "-k", "1")
     assert (like.returncode, Path(like.stdout.strip()).name) == (0, "green.png"), like.stderr
     page = tmp_path / "hits.html"
     shown = run("search", str(index), "red", "--where", "path ~ *.png", "--html", str(page), "-q")

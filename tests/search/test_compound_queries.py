@@ -175,11 +175,7 @@ def test_case_and_accents(accents: SearchEngine) -> None:
     ],
 )
 def test_a_condition_on_values_that_no_item_has(
-    engine: SearchEngine,
-    caplog: pytest.LogCaptureFixture,
-    condition: str,
-    named: tuple[object, ...],
-    searched: int,
+    engine: SearchEngine, caplog: pytest.LogCaptureFixture, condition: str, named: tuple[object, ...], searched: int
 ) -> None:
     first, second = engine.answer(["red", "blue"], Page(where=(condition, "size > 1")))
     assert (first.searched, len(first.hits), len(first.warnings)) == (searched, searched, bool(named))
@@ -238,12 +234,7 @@ def test_what_is_no_query_is_refused(engine: SearchEngine) -> None:
     for page in ({"skip": -1}, {"top_k": 0}):
         with pytest.raises(DataError, match="|".join(f"{name}.*{value}" for name, value in page.items())):
             find(engine, Query("red"), **page)
-    for unused in (
-        {"text": "red"},
-        {"like": "red.png"},
-        {"image": "red.png"},
-        {"text": " ", "like": "red.png"},
-    ):
+    for unused in ({"text": "red"}, {"like": "red.png"}, {"image": "red.png"}, {"text": " ", "like": "red.png"}):
         with pytest.raises(DataError, match="image_weight"):
             Query(**unused, image_weight=0.9)
         with pytest.raises(DataError, match="avoid_weight"):

@@ -30,11 +30,7 @@ URLS = {
     "https://cloud.example:6333/path": [],
     f"https://me:{SECRET}@cloud.example:6333": [SECRET, "hunter-2@x"],
     "https://cloud.example?api_key=abc&timeout=3": ["abc"],
-    f"postgresql://me:{SECRET}@db.example:5432/photos?sslmode=require&password=abc": [
-        SECRET,
-        "hunter-2@x",
-        "abc",
-    ],
+    f"postgresql://me:{SECRET}@db.example:5432/photos?sslmode=require&password=abc": [SECRET, "hunter-2@x", "abc"],
     "postgresql://postgres:@/postgres?host=/tmp/some/folder": [],
     "postgresql:///photos?passfile=/etc/pass": [],
 }
@@ -202,10 +198,7 @@ def test_the_exact_engine_leaves_the_manifest_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_note_of_a_later_openvse_is_refused_in_one_line(tmp_path: Path) -> None:
-    for noted in (
-        {"name": "hyperspace", "place": "openvse_012345678901"},
-        {"name": "int8", "place": "../.."},
-    ):
+    for noted in ({"name": "hyperspace", "place": "openvse_012345678901"}, {"name": "int8", "place": "../.."}):
         with pytest.raises(EngineError):
             EngineAddress.of(tmp_path, noted)
 

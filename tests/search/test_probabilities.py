@@ -134,12 +134,7 @@ def test_a_refined_search_counts_the_images_that_fulfil_its_conditions(engine: S
 
 
 def test_only_a_sentence_by_itself_has_probabilities(engine: SearchEngine, photos: Path) -> None:
-    compound = [
-        Query(RED, image=photos / "red.png"),
-        Query(RED, avoid=("green",)),
-        Query(like="red.png"),
-        Query(RED),
-    ]
+    compound = [Query(RED, image=photos / "red.png"), Query(RED, avoid=("green",)), Query(like="red.png"), Query(RED)]
     found = find(engine, compound)
     assert [hits[0].probability is None for hits in found] == [True, True, True, False]
     for query in compound[:3]:

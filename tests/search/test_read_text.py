@@ -351,11 +351,7 @@ def test_the_letters_that_are_not_read_are_those_that_the_model_lacks() -> None:
 
 
 def test_much_is_read_in_part_and_named(
-    model: Painter,
-    photos: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    model: Painter, photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lines beyond a length, and a picture of more pieces than are read: each is named, and the rest is read."""
     seen: list[tuple[int, int]] = []
@@ -368,9 +364,7 @@ def test_much_is_read_in_part_and_named(
 
     monkeypatch.setattr(RapidReader, "_boxes", boxes)
     monkeypatch.setattr(
-        RapidReader,
-        "_lines",
-        lambda _, __, boxes: [TextLine(f"line {row}", 1.0, BOX) for row in range(len(boxes))],
+        RapidReader, "_lines", lambda _, __, boxes: [TextLine(f"line {row}", 1.0, BOX) for row in range(len(boxes))]
     )
     reader = RapidReader()
     assert len(reader.read(Image.new("RGB", (2000, 1000)))) == MOST_LENGTH // 500 < 50 and "20" in reader.note

@@ -31,12 +31,7 @@ def fused() -> TwoTower:
         "name": "pairs",
         "embed_dim": 16,
         "image": {
-            "encoder": {
-                "name": "efficientnet_lite0",
-                "pretrained": False,
-                "image_size": 64,
-                "projection": "linear",
-            },
+            "encoder": {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64, "projection": "linear"},
             "aggregator": "tokens",
         },
         "text": {"encoder": {"name": "bigru", "word_dim": 8, "min_count": 1}, "aggregator": "tokens"},
@@ -139,9 +134,7 @@ def test_an_image_is_read_again_only_when_it_has_changed(
     backbone, seen = fused.image.encoder.backbone, list[str]()
     read = type(backbone).read
     monkeypatch.setattr(
-        type(backbone),
-        "read",
-        lambda self, source, **how: (seen.append(source.name), read(self, source, **how))[1],
+        type(backbone), "read", lambda self, source, **how: (seen.append(source.name), read(self, source, **how))[1]
     )
     plain = ranked(HitReranker(fused, top=4), hits)
     keeping = HitReranker(fused, top=4, keep_bytes=1_000_000)

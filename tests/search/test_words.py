@@ -27,11 +27,7 @@ from openvse.types import EmbeddingSet
 from tests.failures import Failures
 
 SAID = (
-    {
-        "file_name": "IMG_2041.png",
-        "caption": "Grandma at the café",
-        "keywords": ["Straße", "東京タワー", "Łódź"],
-    },
+    {"file_name": "IMG_2041.png", "caption": "Grandma at the café", "keywords": ["Straße", "東京タワー", "Łódź"]},
     {"file_name": "trip/DSC0007.png", "sentences": [{"raw": "a boat"}], "mood": "unheard"},
 )
 

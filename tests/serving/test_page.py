@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from openvse.indexing import build_index
 from openvse.model.two_tower import TwoTower
 from openvse.scoring.calibration import Calibration, CalibrationData
+from openvse.serving.served import Source
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
 from openvse_papers.vqa.explain import ServedAnswerer
@@ -446,6 +447,30 @@ def test_a_token_is_asked_for(
     page.locator("#token").fill(TOKEN)
     page.keyboard.press("Enter")
     loaded(page, 6)
+
+
+def test_hits_are_judged_and_what_was_learned_is_told(
+    own_place: Place, calibrated: TwoTower, running: Callable[[Service], Running], open_page: Open, troubles: list[str]
+) -> None:
+    server = running(Service(Source(own_place.index, judged=True), calibrated, Settings()))
+    page = open_page(f"{server.url}/?q=a+red+dog+runs", width=390)
+    loaded(page, 3)
+    names = page.locator(".card .name").all_inner_texts()
+    page.locator(".judge button", has_text="Does not fit").first.click()
+    expect(page.locator("#learned p")).to_contain_text("1 judgement of all searches moved the probabilities")
+    expect(page.locator(".card .name").first).to_have_text(names[1])
+    expect(page.locator(".card")).to_have_count(7)
+    page.locator(".card").nth(2).focus()
+    page.keyboard.press("f")
+    expect(page.locator(".card .name").first).to_have_text(names[3])
+    expect(page.locator(".judge button").first).to_have_attribute("aria-pressed", "true")
+    assert not serious(page)
+    for left in (1, 0):
+        page.locator("#learned button").first.click()
+        expect(page.locator("#learned button")).to_have_count(left)
+    expect(page.locator(".card")).to_have_count(8)
+    assert page.locator(".card .name").all_inner_texts() == names
+    assert not troubles
 
 
 def test_the_page_is_small(url: str, open_page: Open) -> None:

@@ -53,14 +53,7 @@ class DoubledSetMax(Doubled, SetMax):
 
 @pytest.mark.parametrize(
     ("kind", "indexable"),
-    [
-        (SetMax, True),
-        (Same, True),
-        (Fast, True),
-        (Averaged, False),
-        (AveragedAgain, False),
-        (DoubledSetMax, False),
-    ],
+    [(SetMax, True), (Same, True), (Fast, True), (Averaged, False), (AveragedAgain, False), (DoubledSetMax, False)],
 )
 def test_who_scores_in_another_way_does_not_inherit_the_promise(kind: type[SetMax], indexable: bool) -> None:
     assert kind.indexable is kind().indexable is indexable

@@ -11,15 +11,7 @@ from openvse.backbones import BACKBONES
 from openvse.errors import ModelError, RecipeError
 from openvse.evaluation.protocols import protocol_named
 from openvse.retrieval.recipe import RetrievalRecipe
-from openvse.specs.load import (
-    about,
-    apply_override,
-    dump_yaml,
-    list_recipes,
-    parse_yaml,
-    read_recipe,
-    validated,
-)
+from openvse.specs.load import about, apply_override, dump_yaml, list_recipes, parse_yaml, read_recipe, validated
 from openvse.specs.model import Part
 from openvse.tasks.recipes import load_recipe, parse_recipe, shown_recipe
 from openvse.training.kind import published_for
@@ -53,12 +45,7 @@ def test_defaults_shorthand_and_numbers(minimal: Path) -> None:
 def test_overrides_reach_into_lists_and_open_shorthand(minimal: Path) -> None:
     recipe = load_recipe(
         minimal,
-        [
-            "training.phases.0.epochs=7",
-            "image.aggregator.temperature=0.2",
-            "data.source=a=b",
-            "text.aggregator=max",
-        ],
+        ["training.phases.0.epochs=7", "image.aggregator.temperature=0.2", "data.source=a=b", "text.aggregator=max"],
     )
     assert recipe.training.phases[0].epochs == 7
     assert (recipe.image.aggregator.name, recipe.image.aggregator.options) == ("gpo", {"temperature": 0.2})
@@ -66,17 +53,7 @@ def test_overrides_reach_into_lists_and_open_shorthand(minimal: Path) -> None:
     assert (recipe.text.aggregator.name, recipe.text.aggregator.options) == ("max", {})
 
 
-NUMBERS = {
-    "1e-1": 0.1,
-    "1E5": 1e5,
-    ".5": 0.5,
-    "-1.e+2": -100.0,
-    "010": 10,
-    "0o17": 15,
-    "0x10": 16,
-    "+3": 3,
-    "08": 8,
-}
+NUMBERS = {"1e-1": 0.1, "1E5": 1e5, ".5": 0.5, "-1.e+2": -100.0, "010": 10, "0o17": 15, "0x10": 16, "+3": 3, "08": 8}
 TEXTS = ("1_000", "1:30", "2024-05-01", "0b1", "yes", "off", "on", "1e", "=")
 
 
@@ -85,13 +62,7 @@ def test_numbers_are_those_of_yaml_1_2_and_keep_how_they_are_written(tmp_path: P
         read = parse_yaml(text)
         assert (read, str(read), type(value)) == (value, text, type(read).__mro__[1])
     assert [parse_yaml(text) for text in TEXTS] == [*TEXTS]
-    assert [parse_yaml(text) for text in ("~", "null", "True", "false", "!!float 3")] == [
-        None,
-        None,
-        True,
-        False,
-        3.0,
-    ]
+    assert [parse_yaml(text) for text in ("~", "null", "True", "false", "!!float 3")] == [None, None, True, False, 3.0]
     texts = {text: text for text in (*NUMBERS, *TEXTS, "null", "true", "<<", "")}
     assert parse_yaml(dump_yaml(texts)) == texts
     weight = "objective.ranking.weight"

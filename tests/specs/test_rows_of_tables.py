@@ -102,11 +102,7 @@ def test_videos_train_as_in_table_4() -> None:
             recipe = load_recipe(f"{method}/{data}_frames_bigru")
             phases = recipe.training.phases
             assert [(phase.epochs, phase.learning_rate) for phase in phases] == [(25, None), (10, 1e-5)]
-            assert (recipe.optimizer.learning_rate, recipe.embed_dim, recipe.training.batch_size) == (
-                1e-4,
-                1024,
-                128,
-            )
+            assert (recipe.optimizer.learning_rate, recipe.embed_dim, recipe.training.batch_size) == (1e-4, 1024, 128)
             assert recipe.training.clip_norm is None
             assert recipe.text.encoder.options["gru_start"] == "orthogonal"
 

@@ -28,10 +28,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
             {"what color is the dog?": "brown", "what is running in the grass?": "dog"},
         ),
         ("A man climbing a wall .", {"what is climbing a wall?": "man"}),
-        (
-            "Two dogs play in the snow .",
-            {"how many dogs are there?": "two", "what play in the snow?": "dogs"},
-        ),
+        ("Two dogs play in the snow .", {"how many dogs are there?": "two", "what play in the snow?": "dogs"}),
         ("A black dog and a white dog .", {}),  # which one?
         ("", {}),
     ],

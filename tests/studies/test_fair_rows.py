@@ -65,11 +65,7 @@ def plan(tmp_path: Path) -> Path:
 
 @pytest.mark.medium
 def test_the_best_setting_gets_the_other_seeds(
-    script: ModuleType,
-    plan: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    script: ModuleType, plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained: list[str] = []
 

@@ -121,14 +121,7 @@ def test_other_parts_tasks_and_vocabularies_are_refused(corpus: Path, tmp_path: 
 def test_the_command_writes_a_model_folder(corpus: Path, tmp_path: Path) -> None:
 
     paths = [str(corpus / "first"), str(corpus / "second")]
-    where = [
-        "--on",
-        str(corpus / "other.csv"),
-        "--features",
-        str(corpus / "features"),
-        "--out",
-        str(tmp_path / "mean"),
-    ]
+    where = ["--on", str(corpus / "other.csv"), "--features", str(corpus / "features"), "--out", str(tmp_path / "mean")]
     result = CliRunner().invoke(app, ["blend", *paths, *where])
     assert result.exit_code == 0, result.output
     assert "best" in result.output and "rsum" in result.output

@@ -40,11 +40,7 @@ def test_the_spec_and_the_provenance(trained: Path) -> None:
     assert (config["format_version"], config["task"]) == (2, "retrieval")
     assert config["model"].keys() == {"embed_dim", "image", "text", "similarity"}
     provenance = config["provenance"]
-    assert (provenance["openvse"], provenance["recipe"], provenance["seed"]) == (
-        openvse.__version__,
-        "tiny",
-        3,
-    )
+    assert (provenance["openvse"], provenance["recipe"], provenance["seed"]) == (openvse.__version__, "tiny", 3)
     assert provenance["data"].pop("trained_on")["images"] == 32
     assert provenance["data"].pop("digests").keys() == {"train", "validation"}
     assert provenance["data"] == {"name": "tiny", "splits": {"train": 32, "validation": 8}}
@@ -137,12 +133,7 @@ def run_of(folder: Path, train: str | None, validation: str | None) -> NamedRun:
 def test_runs_on_different_data_are_told(tmp_path: Path) -> None:
     one, same, other, old = (
         run_of(tmp_path / name, *digests)
-        for name, digests in {
-            "one": ("a", "v"),
-            "same": ("a", "v"),
-            "other": ("b", "w"),
-            "old": (None, None),
-        }.items()
+        for name, digests in {"one": ("a", "v"), "same": ("a", "v"), "other": ("b", "w"), "old": (None, None)}.items()
     )
     assert differing_data({"one": [one], "same": [same], "old": [old]}) == []
     trained, validated = differing_data({"one": [one, same], "other": [other], "old": [old]})

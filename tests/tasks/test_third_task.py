@@ -70,8 +70,7 @@ def build(spec: CountingSpec, captions: Sequence[str] = (), assets: Path | None 
     torch.manual_seed(0)
     encoder = build_text_encoder(spec.text, spec.embed_dim, captions, assets)
     return Counter(
-        Tower(encoder, build_aggregator(spec.text, spec.embed_dim, "text", encoder)),
-        CountingSpec.of(dict(spec)),
+        Tower(encoder, build_aggregator(spec.text, spec.embed_dim, "text", encoder)), CountingSpec.of(dict(spec))
     )
 
 

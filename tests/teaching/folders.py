@@ -9,6 +9,7 @@ from openvse.indexing import build_index
 from openvse.indexing.manifest import place_of
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
+from openvse.retrieval.names import class_names
 from openvse.specs.model import TwoTowerSpec
 from tests.conftest import draw_photo
 
@@ -26,7 +27,9 @@ def small_model(classes: int = 0) -> TwoTower:
             "aggregator": "pooled_linear",
         },
     }
-    return build_model(TwoTowerSpec.of(tree), captions=SAID, seed=0).eval()
+    model = build_model(TwoTowerSpec.of(tree), captions=SAID, seed=0).eval()
+    assert len(class_names("auto", model)) == classes
+    return model
 
 
 def write_folder(folder: Path, count: int, captioned: int) -> Path:

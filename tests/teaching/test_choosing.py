@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from openvse.teaching.choosing import MISSED, RIDGE, main_directions, next_images
+from openvse.teaching.choosing import RIDGE, main_directions, next_images
 
 
 def slow(images, captioned, count, weights):
@@ -22,9 +22,9 @@ def test_the_next_images_are_those_of_the_formula():
     images = main_directions(described.astype(np.float16), 8)
     assert images.shape == (120, 8) and np.isclose((images**2).sum(1).mean(), 1)
     assert next_images(images, np.array([3, 4]), 30) == slow(images, [3, 4], 30, np.ones(120))
-    weights = np.ones(120)
-    weights[[5, 6, 7]] = MISSED
-    assert next_images(images, np.array([], int), 9, [[5, 6], [7]]) == slow(images, [], 9, weights)
+    weights = np.ones(120, np.float32)
+    weights[5:8] = 20
+    assert next_images(images, np.array([], int), 9, weights) == slow(images, [], 9, weights)
 
 
 def test_it_covers_what_is_typical_and_passes_copies_and_captioned_images():

@@ -204,15 +204,9 @@ def opens_anything(root: Path, *, require_images: bool = True) -> Corpus:
     ("loader", "message"),
     [
         (shuffled(), "'again'.*image_ids"),
-        (
-            changed(lambda c: replace(c, image_ids=("a", "b", "a"))),
-            "'identifiers'",
-        ),
+        (changed(lambda c: replace(c, image_ids=("a", "b", "a"))), "'identifiers'"),
         (changed(lambda c: replace(c, image_ids=c.image_ids[:2])), "'identifiers'"),
-        (
-            changed(lambda c: replace(c, relevance=Relevance(np.array([0, 0, 1]), np.arange(3), 3, 3))),
-            "'partners'.*2",
-        ),
+        (changed(lambda c: replace(c, relevance=Relevance(np.array([0, 0, 1]), np.arange(3), 3, 3))), "'partners'.*2"),
         (changed(lambda c: replace(c, captions=("a", " ", "b"))), "'partners'.*1"),
         (changed(lambda c: replace(c, splits=("learn",) * 3)), "'splits'.* .'learn'"),
         (

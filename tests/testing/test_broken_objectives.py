@@ -34,10 +34,7 @@ class Unexplained(Hardest):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (
-            MaskedWithZero,
-            "MaskedWithZero.*'choice'",
-        ),
+        (MaskedWithZero, "MaskedWithZero.*'choice'"),
         (Overwriting, "'mined scores'"),
         (OneForAll, "'choice'.*torch.bool.*1.*1.*1.*4"),
         (Unexplained, "diagnostics'.*'mean'"),
@@ -117,10 +114,7 @@ class OnePerImage(Term):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (
-            FirstImage,
-            "FirstImage.*'order'",
-        ),
+        (FirstImage, "FirstImage.*'order'"),
         (AllEmbeddings, "'masked'"),
         (Constant, "'gradient'.*0"),
         (Spread, "'one pair'"),

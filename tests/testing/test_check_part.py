@@ -25,10 +25,7 @@ from tests.failures import Failures
 SMALL: dict[str, dict[str, Any]] = {
     "efficientnet_lite0": {"pretrained": False, "image_size": 32},
     "resnet": {"blocks": (1, 1, 1, 1), "stem_dim": 2, "inner_dim": 2, "image_size": 32, "fine_tune": False},
-    "crops": {
-        "backbone": {"name": "efficientnet_lite0", "pretrained": False, "image_size": 32},
-        "windows": [[1, 1.0]],
-    },
+    "crops": {"backbone": {"name": "efficientnet_lite0", "pretrained": False, "image_size": 32}, "windows": [[1, 1.0]]},
 }
 
 
@@ -94,12 +91,7 @@ def test_broken_promises_are_named(tmp_path: Path) -> None:
         ("projection", Means, None, "in a batch"),
         ("task", Half, None, "lacks build|lacks evaluate|lacks open"),
         ("metric", Metric("M", lambda direction: direction.ranks[:2]), None, "not one each"),
-        (
-            "metric",
-            Metric("M", lambda direction: direction.ranks - direction.ranks[0]),
-            None,
-            "order of the queries",
-        ),
+        ("metric", Metric("M", lambda direction: direction.ranks - direction.ranks[0]), None, "order of the queries"),
         ("metric", Metric("M", lambda direction: 1.0, lambda m, n: m[:1]), None, "chance"),
         ("image_format", loose, whole, "not of this format"),
         ("image_format", loose, whole, "begins is true"),

@@ -90,11 +90,7 @@ def test_a_store_of_ones_own_is_one_class_and_one_line(tmp_path: Path, monkeypat
     [
         ("remove", lambda self, keys: None, "follows changes"),
         ("num_points", lambda self: 7, "opens what was made"),
-        (
-            "nearest",
-            lambda self, queries, count, within: [np.empty(0, np.int64)] * len(queries),
-            "finds the nearest",
-        ),
+        ("nearest", lambda self, queries, count, within: [np.empty(0, np.int64)] * len(queries), "finds the nearest"),
         ("drop", lambda self: None, "drops everything"),
     ],
 )

@@ -75,19 +75,7 @@ def test_forms_and_spellings() -> None:
 
 def test_no_bold_guesses() -> None:
     failures = Failures()
-    for word in [
-        "house",
-        "car",
-        "cart",
-        "pope",
-        "do",
-        "2022",
-        "zebra",
-        "xylophone",
-        "norse",
-        "string",
-        "oars",
-    ]:
+    for word in ["house", "car", "cart", "pope", "do", "2022", "zebra", "xylophone", "norse", "string", "oars"]:
         with failures.of(word):
             assert Spellings(KNOWN).nearest(word) is None
     assert not failures, failures
@@ -110,13 +98,7 @@ def test_nearest_reads_another_word_and_says_so() -> None:
     encoder = bigru(unknown="nearest")
     (found,), (expected,) = encoder.tokenize(["two Elefants run!"]), encoder.tokenize(["xyz elephant runs"])
     assert torch.equal(found, expected) and found[1] == UNKNOWN
-    assert encoder.pieces("two Elefants run!") == [
-        "<start>",
-        "<two>",
-        "<elefants: elephant>",
-        "<run: runs>",
-        "<end>",
-    ]
+    assert encoder.pieces("two Elefants run!") == ["<start>", "<two>", "<elefants: elephant>", "<run: runs>", "<end>"]
     words = encoder.unknown_words("two Elefants run!")
     assert words == [UnknownWord("two"), UnknownWord("elefants", "elephant"), UnknownWord("run", "runs")]
     assert names(unknown_line(words), "'two'", "'elefants'", "'elephant'", "'run'", "'runs'")

@@ -24,10 +24,7 @@ def test_words_are_lower_case_runs_of_letters_and_digits(caption: str, expected:
 
 
 def test_words_are_the_default() -> None:
-    assert BiGRU(embed_dim=4, captions=["A T-shirt"], min_count=1).vocabulary.split("T-shirt") == [
-        "t",
-        "shirt",
-    ]
+    assert BiGRU(embed_dim=4, captions=["A T-shirt"], min_count=1).vocabulary.split("T-shirt") == ["t", "shirt"]
     assert WORD_SPLITTERS.get("words")()("A T-shirt") == WordsSplitter()("A T-shirt") == split_words("A T-shirt")
 
 

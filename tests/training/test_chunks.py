@@ -16,15 +16,7 @@ from openvse.tasks.run import run_recipe
 from openvse.types import Inputs, ScoredBatch
 from tests.tiny import read_metrics, tiny_tree, write_tiny_corpus
 
-CAPTIONS = [
-    "red dog runs",
-    "green cat sleeps on the grass",
-    "blue bird",
-    "a man",
-    "two",
-    "red cat on a man",
-    "grass",
-]
+CAPTIONS = ["red dog runs", "green cat sleeps on the grass", "blue bird", "a man", "two", "red cat on a man", "grass"]
 
 
 def changed(aggregator: Any, **more: Any) -> dict[str, Any]:

@@ -119,11 +119,7 @@ def fused_work(rank: int) -> dict[str, Any]:
     own_images, own_texts = SHARES[rank]
     similarity = fused()
     loss = fused_loss(
-        images[own_images],
-        texts[own_texts],
-        similarity,
-        positives_of(own_images, own_texts),
-        own_images.clone(),
+        images[own_images], texts[own_texts], similarity, positives_of(own_images, own_texts), own_images.clone()
     )
     loss.backward()
     gradients = [p.grad for p in similarity.parameters()]

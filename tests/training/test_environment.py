@@ -37,8 +37,7 @@ pytestmark = pytest.mark.medium
 
 
 @pytest.mark.parametrize(
-    ("wanted", "has_bf16", "taken"),
-    [("auto", True, "bf16"), ("auto", False, "fp32"), ("bf16", False, "bf16")],
+    ("wanted", "has_bf16", "taken"), [("auto", True, "bf16"), ("auto", False, "fp32"), ("bf16", False, "bf16")]
 )
 def test_auto_is_what_the_processor_computes_and_bf16_is_told_where_it_is_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str, has_bf16: bool, taken: str

@@ -10,14 +10,7 @@ from torch import nn
 from openvse.errors import RecipeError
 from openvse.specs.recipe import AverageSpec, OptimizerSpec, PhaseSpec
 from openvse.tasks.run import run_recipe
-from openvse.training.optimizer import (
-    Schedule,
-    WeightAverage,
-    build_optimizer,
-    check_prefixes,
-    freeze,
-    has_prefix,
-)
+from openvse.training.optimizer import Schedule, WeightAverage, build_optimizer, check_prefixes, freeze, has_prefix
 from openvse.training.trainer import Trainer
 from tests.tiny import Recorder, Stop, are_same, tiny_recipe
 

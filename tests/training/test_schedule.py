@@ -23,11 +23,7 @@ from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, tiny_tree, wri
 
 
 def test_learning_rate_of_vse_infinity() -> None:
-    phases = [
-        PhaseSpec(epochs=1),
-        PhaseSpec(epochs=14, warmup_epochs=1),
-        PhaseSpec(epochs=10, learning_rate=5e-5),
-    ]
+    phases = [PhaseSpec(epochs=1), PhaseSpec(epochs=14, warmup_epochs=1), PhaseSpec(epochs=10, learning_rate=5e-5)]
     schedule = Schedule(OptimizerSpec(learning_rate=5e-4), phases, steps_per_epoch=10)
     assert schedule.num_epochs == 25
     assert [schedule.phase_index(epoch) for epoch in (0, 1, 14, 15, 24)] == [0, 1, 1, 2, 2]

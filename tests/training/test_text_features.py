@@ -117,9 +117,7 @@ def test_runs_with_the_same_frozen_text_model_read_a_sentence_once(
         encoder: Any = model.text.encoder
         states = encoder.token_states
         monkeypatch.setattr(
-            encoder,
-            "token_states",
-            lambda inputs, states=states: read.append(len(inputs.values)) or states(inputs),
+            encoder, "token_states", lambda inputs, states=states: read.append(len(inputs.values)) or states(inputs)
         )
     runs = [LoadedRun(str(n), (model,)) for n, model in enumerate((*models, words))]
     compared = compare_towers(runs, asked)

@@ -64,8 +64,7 @@ class Backbone(Configured, nn.Module, ABC):
         reads_videos: whether an item may be a clip, of which several frames are seen.
         stored_images: the largest number of images per item while its features are extracted for a store.
         gives_boxes: whether ``Features.boxes`` holds the position of each feature in the image.
-        covers_image: whether the features are square cells over the whole image, row by row, possibly after a class
-            token.
+        covers_image: whether features are square cells over the whole image, row by row, perhaps after a class token.
         any_size: whether the network takes images of any size, so that ``image_size`` may be changed later.
         image_size: the side in pixels of the square that ``preprocess`` makes from an image. None without one.
         shorter_side: the length in pixels to which ``preprocess`` shrinks the shorter side of a large image, with
@@ -153,8 +152,7 @@ class Backbone(Configured, nn.Module, ABC):
         """Decode an item, an image or the frames of a clip, to pixels.
 
         Args:
-            source: a ``ClipSource``. If the backbone does not read videos, an image, or a part of a clip, whose middle
-                frame is read.
+            source: a ``ClipSource``. Unless it reads videos, an image, or a part of a clip, whose middle frame is read.
             generator: the generator of the random view in training. None gives the deterministic view.
             to_store: whether to read all that a feature store should hold, such as all frames that training draws from.
             exact: whether a JPEG is decoded at full size if ``exact_decode`` is None.

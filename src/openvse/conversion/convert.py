@@ -104,8 +104,7 @@ def convert(
         checkpoint: the file that the training of a repository saved, or a dual encoder of ``transformers`` or OpenCLIP:
             a folder with its files, a hub id, or a short name of ``PUBLISHED``.
         out: the model folder. It must be empty or not exist.
-        vocabulary: the file of the model's words in training, or the tokenizer of its text model. A dual encoder brings
-            its own.
+        vocabulary: the file of the model's words in training, or its text model's tokenizer. Dual encoders have one.
         repository: vse_infinity, pvse, vse_2ad or esa. None recognises the repository by the weights.
         overrides: settings of the recipe that a file does not contain, as ``key.path=value``.
 

@@ -1,7 +1,6 @@
 """What an export says about reading, and its comparison with the model before it is put into its place.
 
-Its tokenizer and preprocessing let a runtime without PyTorch give the same results. The effect of int8 on retrieval is
-measured, too.
+Its tokenizer and preprocessing let a runtime without PyTorch give the same results. The effect of int8 is measured.
 """
 
 from __future__ import annotations

@@ -256,8 +256,7 @@ def export(
         progress: a function called with the finished steps and their number.
 
     Raises:
-        ModelError: no export in this format can give the model's results, or the written one does not. Nothing is put
-            into place then.
+        ModelError: no export in this format can give the model's results, or the written one does not, and is not kept.
 
     Examples:
         >>> openvse.export("runs/mine", "exported")  # doctest: +SKIP

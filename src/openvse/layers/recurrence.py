@@ -61,8 +61,7 @@ def _scanned_gru(
 ) -> tuple[Float[Tensor, "W B N H"], Float[Tensor, "W B H"]]:
     """Compute ``packed_gru`` as a loop over the steps whose number the program does not fix.
 
-    The backward direction reads the reversed elements. Each direction goes on over the padding, and its states there
-    are left out.
+    The backward direction reads the reversed elements. Both go on over the padding, whose states are left out.
     """
     lengths, read = mask.sum(dim=1), [values]
     steps = torch.arange(mask.shape[1], device=mask.device)

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import UInt8
 from torch import Tensor, nn
 
 from openvse import __version__
@@ -132,7 +131,7 @@ class Model(nn.Module, ABC):
             return str(api.upload_folder(repo_id=repo_id, folder_path=folder))
 
 
-def _bytes_of(weight: Tensor) -> UInt8[Tensor, "bytes"]:
+def _bytes_of(weight: Tensor) -> Tensor:
     return weight.detach().contiguous().flatten().view(torch.uint8)
 
 

@@ -24,8 +24,7 @@ class Term(nn.Module, ABC):
     Attributes:
         needs_residual: True when the term acts on the residuals of the images, the texts or both.
         scores_views: True when the term scores each view of an image separately, as a cosine. Every image must then
-            have
-            the same number of views, and the model's similarity must be the cosine too.
+            have the same number of views, and the model's similarity must be the cosine too.
         needs_source: True when the term reads the sources of the images and of the texts.
         reads_gaussians: True when the embeddings must be distributions, and their similarity ``csd``.
     """

@@ -29,7 +29,7 @@ class Contrast(RankingTerm):
         miner: the part that chooses the negatives of each anchor.
         criterion: the part that turns a pair and its negatives into a loss.
         reduction: the sum or the mean over the positive pairs of the batch. VSE++ and VSE-infinity use "sum".
-        anchors: the side whose items are anchors: ``both``, or only the images, which retrieve texts (DeViSE), or only
+        anchors: the side whose items are anchors: ``both``, only the images, which retrieve texts (DeViSE), or only
             the texts.
         negatives_of_one_image: whether two captions of one image in a batch are each other's negatives, as in the
             released code of VSE++ and VSE-infinity, where only the diagonal of a batch of pairs is positive.

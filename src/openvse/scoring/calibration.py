@@ -114,12 +114,12 @@ class Calibration:
 
     def moved(self, odds: float) -> Calibration:
         """Return the curve with all log odds moved by a number. See ``moved_by``."""
-        ratios = tuple(each + odds for each in self.log_ratios)
-        short = {
-            kind: replace(each, log_ratios=tuple(ratio + odds for ratio in each.log_ratios))
-            for kind, each in self.short.items()
-        }
-        return replace(self, log_ratios=ratios, short=short)
+
+        def by(ratios: tuple[float, ...]) -> tuple[float, ...]:
+            return tuple(each + odds for each in ratios)
+
+        short = {kind: replace(each, log_ratios=by(each.log_ratios)) for kind, each in self.short.items()}
+        return replace(self, log_ratios=by(self.log_ratios), short=short)
 
     @property
     def expected(self) -> float:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from openvse.errors import DataError
@@ -14,12 +14,7 @@ from openvse.files import parse_json, sync, whole_characters, writing
 JUDGEMENTS = "judgements.jsonl"
 """The name of the file in the folder of an index."""
 
-MOST_BYTES = 1 << 26
-"""The largest file to which a judgement is added."""
-
 _KNOWN = {True: True, False: False, None: None}
-
-_logger = logging.getLogger(__name__)
 
 
 class Judgements:
@@ -38,32 +33,21 @@ class Judgements:
     @property
     def state(self) -> object:
         """A value that changes with every judgement."""
-        try:
-            found = self.path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        found = self.path.stat() if self.path.exists() else None
+        return found and (found.st_ino, found.st_mtime_ns, found.st_size)
 
     def every(self) -> Mapping[str, Mapping[str, bool]]:
         """Return, for each query, whether the judged items fit, in the order in which they were judged last."""
-        if (state := self.state) == self._seen:
-            return self._known
-        known: dict[str, dict[str, bool]] = {}
-        lost = 0
-        for line in self.path.read_bytes().splitlines() if state is not None else ():
-            try:
-                said = parse_json(line.decode())
-                query, item, fits = plain(said["query"]), str(said["item"]), _KNOWN[said["fits"]]
-            except (ValueError, KeyError, TypeError, DataError):
-                lost += bool(line.strip())
-                continue
-            items = known.setdefault(query, {})
-            items.pop(item, None)
-            if fits is not None:
-                items[item] = fits
-        if lost:
-            _logger.warning("%s: %d line(s) are no judgements and are left out", self.path, lost)
-        self._seen, self._known = state, {query: items for query, items in known.items() if items}
+        if (state := self.state) != self._seen:
+            known: dict[str, dict[str, bool]] = {}
+            for line in self.path.read_bytes().splitlines() if state else ():
+                with suppress(ValueError, KeyError, TypeError, DataError):
+                    said = parse_json(line.decode())
+                    query, item, fits = plain(said["query"]), str(said["item"]), _KNOWN[said["fits"]]
+                    known.setdefault(query, {}).pop(item, None)
+                    if fits is not None:
+                        known[query][item] = fits
+            self._seen, self._known = state, {query: items for query, items in known.items() if items}
         return self._known
 
     def of(self, query: str) -> Mapping[str, bool]:
@@ -71,19 +55,12 @@ class Judgements:
         return self.every().get(plain(query), {})
 
     def add(self, query: str, item: str, fits: bool | None) -> None:
-        """Add a judgement, which is on the disk afterwards.
-
-        Raises:
-            DiskError: the file cannot be written. What it holds stays.
-            DataError: the query is empty, or the file is too large.
-        """
-        said = {"query": plain(query), "item": whole_characters(item), "fits": fits}
-        if not said["query"]:
+        """Add a judgement, which is on the disk afterwards. Raise DiskError if it cannot be: all others stay."""
+        if not plain(query):
             raise DataError("a judgement needs the sentence that was searched: give it as the query")
+        said = {"query": plain(query), "item": whole_characters(item), "fits": fits}
         with writing(self.path, "the judgements in it stay"), self.path.open("a+b") as file:
-            if (size := file.seek(0, os.SEEK_END)) > MOST_BYTES:
-                raise DataError(f"{self.path} has {size:,} bytes, the most for judgements: move it to another place")
-            file.seek(max(0, size - 1))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
             is_torn = file.read(1) not in (b"", b"\n")
             file.write(b"\n" * is_torn + json.dumps(said, ensure_ascii=False).encode() + b"\n")
             file.flush()

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 RIDGE = 1.0
 """The variance of a caption beside what its image tells, in units of the images' mean squared length."""
 
-MISSED = 20.0
-"""The weight of an image that a search without a good hit listed first, beside 1 of any other."""
-
 _SEEN = 4096  # images from which the main directions are computed
 _BLOCK = 4096
 
 
-def main_directions(described: Shaped[np.ndarray, "n L"], width: int = 128) -> Float[np.ndarray, "n d"]:
+def main_directions(described: Shaped[np.ndarray, "n L"], width: int = 64) -> Float[np.ndarray, "n d"]:
     """Return descriptions of images by their main directions, centred, with a mean squared length of 1.
 
     The directions are those of some images spread over all. The rows are read block by block.
@@ -37,14 +32,13 @@ def next_images(
     images: Float[np.ndarray, "n d"],
     captioned: Int[np.ndarray, "m"],
     count: int = 10,
-    missed: Iterable[Sequence[int]] = (),
+    weights: Float[np.ndarray, "n"] | None = None,
 ) -> list[int]:
     """Return the positions of the images to caption next, in their order.
 
     A caption is a linear function of its image, and noise: so each captioned image makes the captions of images like it
     more certain. The next image is the one whose caption, whatever it says, makes the captions of all images most
-    certain in sum. It is typical of many, far from what is captioned, and no copy of another. Images that were listed
-    first by a search without a good hit count ``MISSED`` times.
+    certain in sum. It is typical of many, far from what is captioned, and no copy of another.
 
     In formulas (Yu, Bi and Tresp, ICML 2006): ``P = (I + X^T X / r)^-1`` of the captioned images X is how uncertain the
     function is, ``A = sum_j w_j z_j z_j^T`` of all images, and the next image has the largest
@@ -54,11 +48,9 @@ def next_images(
         images: descriptions of all images (``main_directions``).
         captioned: the positions of the images with captions.
         count: how many images to return, if so many are without captions.
-        missed: the positions of the first hits of each query that found nothing good.
+        weights: w, how much each image counts. Default: all the same.
     """
-    weights = np.ones(len(images), np.float32)
-    for hits in missed:
-        weights[np.asarray(hits, np.int64)] = MISSED
+    weights = np.ones(len(images), np.float32) if weights is None else weights
     some = images[captioned].astype(np.float64)
     spread = np.linalg.inv(np.eye(images.shape[1]) + some.T @ some / RIDGE)
     whole = (images * weights[:, np.newaxis]).T @ images / weights.sum()

@@ -125,7 +125,9 @@ class Teacher:
         self._open = ExitStack()
         (place / FOLDER).mkdir(exist_ok=True)
         self._open.enter_context(locked(place / FOLDER, "the teaching of", IndexFormatError))
-        self._described = Described(self._model, place) if can_learn(self._model) else None
+        learns = can_learn(self._model)
+        self._names = class_names(AUTO, self._model) if learns else ()  # before images are described by its classifier
+        self._described = Described(self._model, place) if learns else None
         self._lines: list[tuple[str, bytes]] = []  # what can be undone
         self._unsaid: set[str] = set()  # items whose captions the index does not have as words yet
         self._known: dict[str, Float[np.ndarray, "S"]] = {}  # pooled sentences
@@ -205,11 +207,6 @@ class Teacher:
                 self._unsaid.clear()
 
     # What is learned.
-
-    @cached_property
-    def _names(self) -> Sequence[str]:
-        """The names of the classes, or none."""
-        return class_names(AUTO, self._model)
 
     @cached_property
     def _table(self) -> Float[np.ndarray, "K S"]:

@@ -5,8 +5,7 @@ A check raises ``BrokenContractError``, an ``AssertionError`` with a line for ea
     from openvse.testing import check_aggregator
 
     def test_my_pool() -> None:
-        check_aggregator(MyPool)
-        check_aggregator(MyPool, options={"temperature": 0.01})
+        check_aggregator(MyPool) check_aggregator(MyPool, options={"temperature": 0.01})
 
 openvse's own parts must keep the same promises.
 """

@@ -140,8 +140,7 @@ def check_part(
 
     Args:
         kind: the registry, such as ``MINERS``, or its name in an entry point or in words: ``miner``, ``image_format``.
-        part: the registered name of the part, or the part itself. The name of a command. The package of recipes, or its
-            folder.
+        part: its registered name, or the part itself. A command's name. A package of recipes, or its folder.
         options: the options, as in a recipe. A missing miner or criterion of a term is ``hardest`` or ``hinge``.
         sample: a file of an image format, a copy of a data set, or a folder that does not exist for a store.
 

@@ -10,11 +10,7 @@ from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.recipes import parse_recipe
 
-CAPTIONS = [
-    "red sky above blue ground",
-    "a green field under something yellow",
-    "blue sky above green ground",
-]
+CAPTIONS = ["red sky above blue ground", "a green field under something yellow", "blue sky above green ground"]
 ENCODER = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64, "augmentation": "none"}
 WORDS = {"name": "bigru", "word_dim": 8, "min_count": 1, "size_augmentation": "none"}
 

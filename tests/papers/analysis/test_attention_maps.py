@@ -84,10 +84,7 @@ def test_each_view_has_a_map_and_a_caption(album: Path) -> None:
 def test_heads_attend(album: Path, name: str) -> None:
     if name == "pie_net":
         encoder = {**ENCODER, "projection": "none", "global_vector": "mean"}
-        text = {
-            "encoder": {**WORDS, "output": "words"},
-            "aggregator": {"name": "pie_net", "num_embeddings": 2},
-        }
+        text = {"encoder": {**WORDS, "output": "words"}, "aggregator": {"name": "pie_net", "num_embeddings": 2}}
         image = {"encoder": encoder, "aggregator": {"name": "pie_net", "num_embeddings": 2}}
         model = small_model(image=image, text=text)
     else:

@@ -146,11 +146,7 @@ TUMBLR = "https://38.media.tumblr.com/9f6c/tumblr_{}_500.gif"
 def test_animations_by_their_addresses(tmp_path: Path) -> None:
     table = tmp_path / "data" / "tgif-v1.0.tsv"
     table.parent.mkdir()
-    lines = [
-        (TUMBLR.format("a"), "a man  nods\t20"),
-        (TUMBLR.format("b"), "a cat"),
-        (TUMBLR.format("a"), "he nods"),
-    ]
+    lines = [(TUMBLR.format("a"), "a man  nods\t20"), (TUMBLR.format("b"), "a cat"), (TUMBLR.format("a"), "he nods")]
     table.write_text("".join(f"{address}\t{sentence}\n" for address, sentence in lines))
     splits = tmp_path / "data" / "splits"
     splits.mkdir()
@@ -170,11 +166,7 @@ def test_animations_by_their_addresses(tmp_path: Path) -> None:
 
 def test_tgif_as_pvse_lays_it_out(tmp_path: Path) -> None:
     """The number of frames in the third column, -1 if unknown, is no part of a caption."""
-    lines = [
-        (TUMBLR.format("a"), "a man", 20),
-        (TUMBLR.format("b"), "a cat", -1),
-        (TUMBLR.format("a"), "he nods", 20),
-    ]
+    lines = [(TUMBLR.format("a"), "a man", 20), (TUMBLR.format("b"), "a cat", -1), (TUMBLR.format("a"), "he nods", 20)]
     table = "".join("\t".join(map(str, line)) + "\n" for line in lines)
     (tmp_path / "tgif-v1.0-gulp.tsv").write_text(table)
     (tmp_path / "split").mkdir()

@@ -10,12 +10,7 @@ import pytest
 from coco_judgements import image_name, write_coco, write_cxc, write_eccv
 from openvse.datasets import open_corpus
 from openvse.errors import DataError
-from openvse_papers.judged import (
-    caption_numbers,
-    image_numbers,
-    read_cxc,
-    read_eccv_caption,
-)
+from openvse_papers.judged import caption_numbers, image_numbers, read_cxc, read_eccv_caption
 from tests.naming import names, refusal
 
 
@@ -43,11 +38,7 @@ def test_other_files_of_ratings_get_one_line(tmp_path: Path) -> None:
     path = folder / "sis_test.csv"
     path.write_text("image1,image2,annotator_score,sampling_method\n")
     assert names(refusal(DataError, read_cxc, folder, "test"), "annotator_score", "sampling_method")
-    for line in (
-        f"{image_name(100)},{image_name(101)},6.1,i2i_csim",
-        f"{image_name(100)},cat,1,i2i_csim",
-        "a",
-    ):
+    for line in (f"{image_name(100)},{image_name(101)},6.1,i2i_csim", f"{image_name(100)},cat,1,i2i_csim", "a"):
         path.write_text(f"image1,image2,agg_score,sampling_method\n{line}\n")
         assert names(refusal(DataError, read_cxc, folder, "test"), "sis_test.csv", 2)
     path.write_text("image1,image2,agg_score,sampling_method\n")

@@ -154,9 +154,6 @@ def test_the_check_reads_all_features(tmp_path):
     assert "ok 11 items, 55 captions; splits 6 / 3 / 2, in no split 0" in lines
     assert any(line.startswith("ok features: train_ims.npy [6, 3, 4], 1 row(s) an image; dev") for line in lines)
     wrong = [line for line in lines if line.startswith("WRONG")]
-    assert [line.split(" (first: ")[1].split(" in ")[0] for line in wrong] == [
-        "validation/000001",
-        "test/000000",
-    ]
+    assert [line.split(" (first: ")[1].split(" in ")[0] for line in wrong] == ["validation/000001", "test/000000"]
     assert "not finite" in wrong[0] and "leakage" in wrong[1]
     assert all(finding.ok for finding in check_data(f"precomputed:{tmp_path}", quick=True))

@@ -42,10 +42,7 @@ def test_a_line_a_question(tmp_path):
 
 def test_a_line_a_picture(tmp_path):
     root = lay_out(tmp_path)
-    asked = [
-        {"question": "one?", "answer": 1},
-        {"question": "two?", "answers": [2, "zwei"], "question_id": "x"},
-    ]
+    asked = [{"question": "one?", "answer": 1}, {"question": "two?", "answers": [2, "zwei"], "question_id": "x"}]
     write_lines(root / "metadata.jsonl", {"file_name": "a.jpg", "questions": asked, "split": "train"})
     first, second = open_question_folder(root).questions
     assert (first.text, first.answers, first.question_id, first.split) == ("one?", ("1",), "a.jpg#0", "train")
@@ -61,12 +58,7 @@ def test_a_table(tmp_path):
         "a.jpg,how many?,two,train,number\n"
     )
     first, second = open_question_folder(root).questions
-    assert (first.text, first.answers, first.kind, first.split) == (
-        "how many?",
-        ("2", "two"),
-        "number",
-        "train",
-    )
+    assert (first.text, first.answers, first.kind, first.split) == ("how many?", ("2", "two"), "number", "train")
     assert (second.text, second.answers, second.split) == ("what, there?", ("a cup, blue",), "validation")
 
 
@@ -86,10 +78,7 @@ def test_folders_as_splits(tmp_path):
         entry = {"file_name": "a.jpg", "question": f"{part}?", "answer": "yes"}
         write_lines(tmp_path / part / "metadata.jsonl", entry)
     found = open_question_folder(tmp_path)
-    assert [(q.image_id, q.split) for q in found.questions] == [
-        ("test/a.jpg", "test"),
-        ("train/a.jpg", "train"),
-    ]
+    assert [(q.image_id, q.split) for q in found.questions] == [("test/a.jpg", "test"), ("train/a.jpg", "train")]
     assert found.questions[0].question_id == "test/a.jpg#0" and found.questions[0].path.is_file()
 
 

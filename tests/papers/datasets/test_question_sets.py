@@ -70,9 +70,7 @@ def test_a_question_set_is_a_corpus_to_extraction_and_checks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["", "{", "3", '{"file_name": "a.jpg", "captions": ["the question is open"]}', '{"question'],
-    ids=str,
+    "line", ["", "{", "3", '{"file_name": "a.jpg", "captions": ["the question is open"]}', '{"question'], ids=str
 )
 def test_captions_are_no_questions(tmp_path, line):
     path = tmp_path / "metadata.jsonl"

@@ -122,9 +122,7 @@ def bert(weights: Weights, ids: Tensor, layers: int) -> Tensor:
         query, key, value = (apply(weights, f"{at}attention.self.{n}", x) for n in ("query", "key", "value"))
         attended = (query @ key.T / math.sqrt(x.shape[1])).softmax(dim=1) @ value
         x = layer_norm(
-            weights,
-            f"{at}attention.output.LayerNorm",
-            x + apply(weights, f"{at}attention.output.dense", attended),
+            weights, f"{at}attention.output.LayerNorm", x + apply(weights, f"{at}attention.output.dense", attended)
         )
         inner = apply(weights, f"{at}intermediate.dense", x)
         inner = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))

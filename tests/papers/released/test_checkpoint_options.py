@@ -98,11 +98,7 @@ IMPLAUSIBLE: list[tuple[Maker, dict[str, Any], str]] = [
         "--no_imgnorm is a value of type Tensor, but it must be True or False",
     ),
     (tiny.vse_infinity, {"grid": True, "input_scale_factor": INFINITE}, "--input_scale_factor is inf"),
-    (
-        tiny.vse_infinity,
-        {"grid": True, "input_scale_factor": 0},
-        "--input_scale_factor is 0, but it must be a number",
-    ),
+    (tiny.vse_infinity, {"grid": True, "input_scale_factor": 0}, "--input_scale_factor is 0, but it must be a number"),
     (
         tiny.vse_infinity,
         {"grid": True, "backbone_source": "a\nb"},
@@ -121,11 +117,7 @@ IMPLAUSIBLE: list[tuple[Maker, dict[str, Any], str]] = [
     (tiny.pvse, {"mmd_weight": -0.1}, "--mmd_weight is -0.1"),
     (tiny.pvse, {"lr": INFINITE}, "--lr is inf"),
     (tiny.pvse, {"weight_decay": NAN}, "--weight_decay is nan"),
-    (
-        tiny.pvse,
-        {"crop_size": "large"},
-        "--crop_size is 'large', but it must be a whole number from 32 to 4096",
-    ),
+    (tiny.pvse, {"crop_size": "large"}, "--crop_size is 'large', but it must be a whole number from 32 to 4096"),
     (tiny.pvse, {"crop_size": 224.5}, "--crop_size is 224.5"),
     (tiny.pvse, {"legacy": "yes"}, "--legacy is 'yes', but it must be True or False"),
     (tiny.pvse, {"video": True, "max_video_length": 10**9}, "--max_video_length is 1000000000"),

@@ -48,10 +48,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: put(tiny.vse_infinity(), "mlp.bns.0.bias", torch.ones(3)),
         r"1 .*mlp.1.bias' \(\(3,\) float32 for \(4,\) float32\)",
     ),
-    "a flat matrix": (
-        lambda: put(tiny.vse_infinity(), "fc.weight", torch.ones(8)),
-        r"'fc.weight'.*\(8,\).* 2 ",
-    ),
+    "a flat matrix": (lambda: put(tiny.vse_infinity(), "fc.weight", torch.ones(8)), r"'fc.weight'.*\(8,\).* 2 "),
     "a matrix of words with one axis": (
         lambda: put(tiny.vse_2ad(text="bert"), "txt_enc.bert.embeddings.word_embeddings.weight"),
         r"word_embeddings.weight'.*\(1,\).* 2 ",

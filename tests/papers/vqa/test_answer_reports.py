@@ -142,9 +142,7 @@ def test_ties_go_to_the_alphabet():
 
 def test_a_vote_counts_once_a_question():
     votes = quiz(
-        ("a", "x?", ["yes"] * 10),
-        ("b", "y?", ["no"] * 6 + ["yes"] * 4),
-        ("c", "z?", ["no"] * 6 + ["nope"] * 4),
+        ("a", "x?", ["yes"] * 10), ("b", "y?", ["no"] * 6 + ["yes"] * 4), ("c", "z?", ["no"] * 6 + ["nope"] * 4)
     )
     assert most_frequent_answers(votes, ASKED)[0] == "no"
 

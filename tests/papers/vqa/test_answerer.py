@@ -46,12 +46,7 @@ def build(change: dict[str, Any] | None = None, *, alone: bool = False) -> Answe
 
 def seeing() -> Answerer:
     """A model that decodes images."""
-    encoder = {
-        "name": "efficientnet_lite0",
-        "pretrained": False,
-        "image_size": 64,
-        "augmentation": "none",
-    }
+    encoder = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 64, "augmentation": "none"}
     return build({"image": {"encoder": encoder, "aggregator": "tokens"}})
 
 
@@ -164,10 +159,7 @@ class TestAsking:
         model, photo = seeing(), make_photos(1)[0]
         (guess,) = model.ask(photo, QUESTIONS[:1], top_k=1)[0]
         logits = logits_of(model, model.read(photo), [0], QUESTIONS[:1])[0]
-        assert guess == (
-            COLOURS[int(logits.argmax())],
-            pytest.approx(float(logits.max().sigmoid()), abs=1e-6),
-        )
+        assert guess == (COLOURS[int(logits.argmax())], pytest.approx(float(logits.max().sigmoid()), abs=1e-6))
 
     def test_the_mode_stays_and_does_not_matter(self, make_photos: PhotoMaker) -> None:
         model, photo = seeing(), make_photos(1)[0]
@@ -222,12 +214,7 @@ class TestFolder:
     def test_it_comes_back_the_same(self, tmp_path: Path) -> None:
         model = build()
         folder = model.save(tmp_path / "model")
-        assert {path.name for path in folder.iterdir()} == {
-            "config.json",
-            "model.safetensors",
-            "text",
-            "answers.json",
-        }
+        assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "text", "answers.json"}
         loaded = openvse.load(folder)
         assert isinstance(loaded, Answerer) and not loaded.training
         assert (loaded.fingerprint, loaded.answers.answers) == (model.fingerprint, COLOURS)

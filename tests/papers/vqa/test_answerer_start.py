@@ -71,11 +71,7 @@ def test_its_towers_come_from_a_model_of_retrieval(questions: Path, tmp_path: Pa
     run_recipe(tiny_recipe(corpus, phases=[{"epochs": 1}]), corpus / "run")
     tree = answering_tree(questions, phases=[{"epochs": 1}])
     del tree["embed_dim"]
-    tree |= {
-        "image": {"aggregator": "tokens"},
-        "text": {"aggregator": "tokens"},
-        "start": str(corpus / "run"),
-    }
+    tree |= {"image": {"aggregator": "tokens"}, "text": {"aggregator": "tokens"}, "start": str(corpus / "run")}
     watcher = Recorder()
     run_recipe(parse_recipe(tree), tmp_path / "run", watcher=watcher)
     assert {"  image.encoder: taken", "  fusion: new (the start has none)"} <= set(watcher.notes)

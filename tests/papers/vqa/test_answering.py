@@ -150,16 +150,8 @@ def test_refusals(questions: Path, tmp_path: Path) -> None:
     tree = answering_tree(questions)
     cases = [
         ({"answers": {"min_count": 99}}, DataError, " 99 .*min_count"),
-        (
-            {"text": {**tree["text"], "aggregator": "mean"}},
-            RecipeError,
-            "text.aggregator.*mean.*score_attention",
-        ),
-        (
-            {**question_only(tree), "text": tree["text"]},
-            RecipeError,
-            "text.aggregator.*tokens",
-        ),
+        ({"text": {**tree["text"], "aggregator": "mean"}}, RecipeError, "text.aggregator.*mean.*score_attention"),
+        ({**question_only(tree), "text": tree["text"]}, RecipeError, "text.aggregator.*tokens"),
         ({"fusion": {"name": "scor_attention"}}, RecipeError, "fusion.*'score_attention'"),
         ({"fusion": {"name": "pooled", "aggregator": "tokens"}}, RecipeError, "fusion.*pooled.*Tokens"),
         ({"data": {"source": ""}}, RecipeError, "data.source"),

@@ -31,10 +31,7 @@ def test_types_of_questions_and_exchanged_images_in_a_report() -> None:
         for question, kind in zip(questions.questions, ("what is", "what is", "is it", ""), strict=True)
     )
     report = evaluate_answers(
-        replace(questions, questions=asked),
-        ["x", "x", "yes", "z"],
-        resamples=0,
-        exchanged=["y", "y", "no", "z"],
+        replace(questions, questions=asked), ["x", "x", "yes", "z"], resamples=0, exchanged=["y", "y", "no", "z"]
     )
     types = {name: (each.num_questions, each.accuracy) for name, each in report.question_types.items()}
     assert types == {"what is": (2, 50.0), "is it": (1, 100.0)}

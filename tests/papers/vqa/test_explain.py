@@ -53,13 +53,7 @@ def test_one_pass_gives_answers_and_weights(make_photos: PhotoMaker) -> None:
     for name in ("image", "image.encoder.backbone", "text", "fusion.image_itself.query", "classifier"):
         model.get_submodule(name).register_forward_hook(lambda *_, name=name: passes.append(name))
     one = explain(model, photo, QUESTIONS)
-    assert sorted(passes) == [
-        "classifier",
-        "fusion.image_itself.query",
-        "image",
-        "image.encoder.backbone",
-        "text",
-    ]
+    assert sorted(passes) == ["classifier", "fusion.image_itself.query", "image", "image.encoder.backbone", "text"]
     passes.clear()
     assert model.ask(photo, QUESTIONS) == [each.guesses for each in one] and len(passes) == 5
 
@@ -149,12 +143,7 @@ def test_the_page_shades_by_weight_and_escapes(make_photos: PhotoMaker) -> None:
     captions = ["".join(each.itertext()) for each in body.iter("figcaption")]
     assert names(captions[0], "70.0 %", 1.4, "50.0 %")
     assert captions[1].startswith("1: at most 80.0 %")
-    assert [cell.text for cell in body.findall(".//td") if cell.text] == [
-        "a & b",
-        "50.0 %",
-        "\N{SNOWMAN}",
-        "25.0 %",
-    ]
+    assert [cell.text for cell in body.findall(".//td") if cell.text] == ["a & b", "50.0 %", "\N{SNOWMAN}", "25.0 %"]
     shades = [style for each in body.iter("span") if "rgba" in (style := each.get("style", ""))]
     assert (
         "0.188)" in shades[2] and "0.485)" in shades[3]  # at 0.5 and 1.5 even shares
@@ -179,11 +168,7 @@ def test_the_scale_of_weights() -> None:
 
 @pytest.mark.medium
 def test_windows_of_an_image_are_parts_that_overlap(make_photos: PhotoMaker) -> None:
-    encoder = {
-        "name": "crops",
-        "backbone": {"pretrained": False, "image_size": 32},
-        "windows": [[1, 1.0], [2, 0.6]],
-    }
+    encoder = {"name": "crops", "backbone": {"pretrained": False, "image_size": 32}, "windows": [[1, 1.0], [2, 0.6]]}
     model, photo = build({"image": {"encoder": encoder, "aggregator": "tokens"}}), make_photos(1)[0]
     (one,) = explain(model, photo, QUESTIONS[:1])
     assert one.boxes is not None and one.image_weights is not None and not one.tiled

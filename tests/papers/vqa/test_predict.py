@@ -75,12 +75,7 @@ def test_what_a_store_lacks_is_left_out(folder: Path, questions: QuestionSet, mo
 
 
 def test_not_one_image(questions: QuestionSet, make_photos, caplog: pytest.LogCaptureFixture) -> None:
-    encoder = {
-        "name": "efficientnet_lite0",
-        "pretrained": False,
-        "image_size": 32,
-        "augmentation": "none",
-    }
+    encoder = {"name": "efficientnet_lite0", "pretrained": False, "image_size": 32, "augmentation": "none"}
     tree = answering_tree(Path()) | {"image": {"encoder": encoder, "aggregator": "tokens"}}
     answers = AnswerVocabulary(COLOURS, votes=False)
     model = build_answerer(parse_recipe(tree), questions=["what is it"], answers=answers).eval()
@@ -116,10 +111,7 @@ def test_the_published_format(tmp_path, asked):
         ("3", "results.json"),
         ('[{"question_id": 1}]', "results.json"),
         ('["yes"]', "results.json"),
-        (
-            '[{"question_id": 1, "answer": "x"}, {"question_id": "1", "answer": "y"}]',
-            "results.json.*1",
-        ),
+        ('[{"question_id": 1, "answer": "x"}, {"question_id": "1", "answer": "y"}]', "results.json.*1"),
         ("[]", "3.*3.*262148000"),
     ],
 )

@@ -35,10 +35,7 @@ def test_a_wrong_recipe_names_its_place() -> None:
         ({"image": None}, "image.*fusion"),
         ({"fusion": None}, "image.*fusion"),
         ({"training": {"phases": [{"epochs": 1, "objective": {"ranking.miner": "all"}}]}}, "objective"),
-        (
-            {"training": {"phases": [{"epochs": 1}], "plateau": {"patience": 1}}},
-            "plateau.metric",
-        ),
+        ({"training": {"phases": [{"epochs": 1}], "plateau": {"patience": 1}}}, "plateau.metric"),
     ]:
         with failures.of(change, message):
             with pytest.raises(RecipeError, match=message) as caught:
@@ -65,11 +62,7 @@ def test_published_figures_are_those_of_as_many_questions() -> None:
     assert figures["Score attention, Table I, k = 5: VQA 2.0, validation"]["accuracy"] == 60.99
     assert published_for(provenance, {"num_questions": 1}) == {}
     assert (recipe.embed_dim, recipe.answers.min_count, recipe.training.batch_size) == (512, 9, 64)
-    assert recipe.fusion is not None and recipe.fusion.options == {
-        "num_heads": 8,
-        "num_vectors": 5,
-        "dropout": 0.1,
-    }
+    assert recipe.fusion is not None and recipe.fusion.options == {"num_heads": 8, "num_vectors": 5, "dropout": 0.1}
 
 
 @pytest.mark.parametrize("aggregator", ["mean", "max", "log_sum_exp", "conv1d", "first_token"])

@@ -39,12 +39,7 @@ def nltk_reader(folder: Path, monkeypatch):
 def test_every_pair_is_as_similar_as_nltk_says(tmp_path, monkeypatch):
     folder = write_wordnet(tmp_path / "corpora" / "wordnet")
     reader, tiny = nltk_reader(folder, monkeypatch), WordNet(folder)
-    words = [
-        *sorted({word for spelled, _ in TAXONOMY.values() for word in spelled}),
-        "chairs",
-        "women",
-        "feet",
-    ]
+    words = [*sorted({word for spelled, _ in TAXONOMY.values() for word in spelled}), "chairs", "women", "feet"]
     different = set()
     for one in words:
         for other in words:
