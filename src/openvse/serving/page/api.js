@@ -54,13 +54,10 @@ export const info = () => ask("api/info");
 export const item = (key, signal) => ask(`api/items/${key}`, { signal });
 export const looked = (key, q, signal) => ask(`api/items/${key}/looked?${new URLSearchParams({ q })}`, { signal });
 export const question = (key, text, signal) => ask(`api/items/${key}/ask`, { ...json({ question: text }), signal });
-<<<<<<< HEAD
 export const teachNext = (skip) => ask(`api/teach?${new URLSearchParams(skip.map((key) => ["skip", key]))}`);
 export const teach = (key, captions) => ask(`api/items/${key}/captions`, json({ captions }));
 export const undo = () => ask("api/teach/undo", { method: "POST" });
-=======
 export const judged = (text) => ask(`api/judgements?${new URLSearchParams({ text })}`);
 export const judge = (said) => ask("api/judgements", json(said));
->>>>>>> main
 export const enter = (token) => ask("session", json({ token }));
 export const address = (path) => path.replace(/^\//, "");
