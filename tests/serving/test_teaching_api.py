@@ -20,6 +20,8 @@ from openvse.teaching.teacher import Teacher
 from tests.serving.conftest import client_of
 from tests.teaching.folders import make_index
 
+pytestmark = pytest.mark.medium
+
 TOKEN = "a token of enough characters"
 
 

@@ -91,6 +91,7 @@ def embedded(engine: SearchEngine, places: Any = slice(None)) -> Any:
     return engine.catalogue.vectors(np.arange(len(engine.catalogue))[places])[:, 0]
 
 
+@pytest.mark.slow
 def test_a_caption_is_learned_found_and_undone(tmp_path: Path) -> None:
     model = make_index(tmp_path, 24, 19, classes=1000)
     with SearchEngine(model, tmp_path / "index") as engine:
@@ -98,12 +99,12 @@ def test_a_caption_is_learned_found_and_undone(tmp_path: Path) -> None:
         engine.teach("19.jpg", "the Eiffel tower")
         taught = embedded(engine)
         described, photos = described_by(model), sorted((tmp_path / "photos").glob("*.jpg"))
-        rows = described.encode_image(photos).vectors[:, 0].double().numpy()
+        rows = described.encode_image(photos).vectors[:, 0].half().double().numpy()  # as they are kept
         table, said = sentences_of(described, imagenet_names()), [SAID[n % 4] for n in range(19)] + ["the Eiffel tower"]
         maps, _ = linear_maps(rows[:20], sentences_of(described, said), np.arange(20), table, 8)
         expected = (rows - maps.image_mean) @ maps.image
         expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-        np.testing.assert_allclose(taught @ taught.T, expected @ expected.T, atol=0.05)  # they are kept as float16
+        np.testing.assert_allclose(taught @ taught.T, expected @ expected.T, atol=1e-3)
         assert np.abs(before - taught).max() > 0.1
         (hit,) = engine.search("Eiffel", top_k=1)
         assert (hit.id, hit.matched) == ("19.jpg", ("eiffel",))
@@ -111,7 +112,7 @@ def test_a_caption_is_learned_found_and_undone(tmp_path: Path) -> None:
         maps = maps_of_names(table, rows[:, 1280:].mean(0), 1280, 8)
         expected = (rows - maps.image_mean) @ maps.image
         expected, found = expected / np.linalg.norm(expected, axis=1, keepdims=True), embedded(engine)
-        np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=0.02)
+        np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=1e-3)
         assert not engine.search("Eiffel", top_k=1)[0].matched
         with pytest.raises(MissingItemError):
             engine.teach("../secret.jpg", "a dog")
@@ -120,6 +121,7 @@ def test_a_caption_is_learned_found_and_undone(tmp_path: Path) -> None:
     assert len((tmp_path / "photos" / "metadata.jsonl").read_text().splitlines()) == 19
 
 
+@pytest.mark.medium
 def test_the_index_on_the_disk_follows_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, out = make_index(tmp_path, 24, 19), tmp_path / "index"
     first = SearchEngine(model, out)
@@ -146,6 +148,7 @@ def test_the_index_on_the_disk_follows_once(tmp_path: Path, monkeypatch: pytest.
     assert Index.open(out).manifest.model == found.fingerprint
 
 
+@pytest.mark.medium
 def test_descriptions_make_the_index_that_the_images_make(tmp_path: Path) -> None:
     model, photos = small_model(), write_folder(tmp_path / "photos", 5, 0)
     (tmp_path / "index").mkdir()
@@ -160,6 +163,7 @@ def test_descriptions_make_the_index_that_the_images_make(tmp_path: Path) -> Non
     assert described.find(photos / "01.jpg", status.st_mtime_ns, status.st_size) is None
 
 
+@pytest.mark.medium
 def test_a_model_that_does_not_learn_has_its_words(tmp_path: Path) -> None:
     from tests.serving.conftest import make_model
 

@@ -606,7 +606,7 @@ def note_captions(database: Database, root: Root, name: str, captions: Sequence[
     sql = "SELECT key, metadata, header FROM items WHERE id = CAST(? AS TEXT)"
     for key, metadata, header in database.read(sql, (encode_id(root.id_of(name)),)):
         own = metadata if header == ONLY_HEADER else header
-        said = json.loads(metadata or _NOTHING) | {"captions": [*captions]}
+        said = {"file_name": name} | json.loads(metadata or _NOTHING) | {"captions": [*captions]}
         database.describe([(stored_json(said), own or _NOTHING, key)])
 
 
