@@ -54,6 +54,11 @@ def command_of(app: typer.Typer) -> object:
 typer.testing._get_command = command_of
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the exports: a worker takes over tests from the end of the other's, and would make theirs again."""
+    items.sort(key=lambda item: item.path.parent.name != "exporting")
+
+
 def pytest_collection_finish() -> None:
     """Let the collector work, but on what the tests make alone."""
     gc.freeze()

@@ -61,7 +61,6 @@ if TYPE_CHECKING:
         similarities,
         specs,
         stores,
-        testing,
         tokenization,
         types,
     )

@@ -28,7 +28,7 @@ TRAINING = frozenset(
         *("types", "kernels", "functional", "specs", "layers", "backbones", "encoders", "aggregators"),
         *("objectives", "fusion", "similarities", "assembly", "losses", "model", "corpus", "features"),
         *("sentences", "datasets", "batches", "evaluation", "training", "exporting", "retrieval", "teaching"),
-        *("conversion", "tasks", "demo", "encoding", "report", "testing", "train_cli"),
+        *("conversion", "tasks", "demo", "encoding", "report", "train_cli"),
     }
 )
 """The rooms of the training half."""

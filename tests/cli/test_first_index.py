@@ -16,6 +16,7 @@ from openvse.indexing.scanning import list_roots
 from openvse.search import opening
 from openvse.search.opening import IndexTowers
 from photographs import bag, jpeg, xmp_packet
+from tests.naming import names, refusal
 from tests.runtime.colour_export import write_export
 
 
@@ -88,8 +89,7 @@ def test_a_terminal_is_asked(photos: Path, monkeypatch) -> None:
         monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda text, err: asked.append(text) or len(asked) == 1)
     agree(plan, yes=False)
-    with pytest.raises(OpenVSEError):
-        agree(plan, yes=False)
+    refusal(OpenVSEError, agree, plan, yes=False)
     assert len(asked) == 2 and "3 images" in asked[0]
 
 
@@ -134,8 +134,7 @@ def test_a_broken_image_loads_no_model(photos: Path) -> None:
     """It is tried again at each search, which would then take seconds."""
     (photos / "broken.jpg").write_bytes(b"no image")
     towers = IndexTowers(photos.parent / "model", lambda: pytest.fail("loaded"))
-    with pytest.raises(BadImageError):
-        towers.read_image(photos / "broken.jpg")
+    refusal(BadImageError, towers.read_image, photos / "broken.jpg")
 
 
 def test_a_folder_without_images_is_refused(tmp_path: Path, refused) -> None:
@@ -144,8 +143,7 @@ def test_a_folder_without_images_is_refused(tmp_path: Path, refused) -> None:
 
 
 def test_the_same_in_python(photos: Path) -> None:
-    with pytest.raises(IndexFormatError, match="make=True"):
-        openvse.open(photos)
+    assert names(refusal(IndexFormatError, openvse.open, photos), "make=True")
     with openvse.open(photos, make=True) as engine:
         assert engine.search("red", top_k=1)[0].id == "red.jpg"
     (photos / "more.jpg").write_bytes(jpeg("red"))

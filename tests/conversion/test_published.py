@@ -19,7 +19,7 @@ from openvse.files import locked
 from openvse.model import base
 from tests.dual_checkpoints import save_dual
 from tests.forking import forked
-from tests.naming import names
+from tests.naming import names, refusal
 
 pytestmark = pytest.mark.medium
 
@@ -76,22 +76,19 @@ def test_a_hub_id_converts_from_the_cache(cache: Path, tmp_path: Path) -> None:
 
 
 def test_without_hub_and_cache_one_line_says_what_to_do(cache: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError) as caught:
-        openvse.load(NAME)
-    message = str(caught.value)
+    caught = refusal(ModelError, openvse.load, NAME)
+    message = caught
     assert message.startswith(
         f"{NAME} is {SOURCE}, which cannot be used: {SOURCE} is no folder and not in the hub's cache ("
     )
     assert names(message, f"hf download {SOURCE} --local-dir", "openvse convert")
     assert "\n" not in message
-    with pytest.raises(CheckpointError, match=f"{SOURCE}"):
-        convert(SOURCE, tmp_path / "model")
+    assert names(refusal(CheckpointError, convert, SOURCE, tmp_path / "model"), SOURCE)
 
 
 def test_a_cache_without_the_weights_is_said_to_have_none(cache: Path, tmp_path: Path) -> None:
     put(cache, without="model.safetensors")
-    with pytest.raises(CheckpointError, match="model.safetensors"):
-        convert(SOURCE, tmp_path / "model")
+    assert names(refusal(CheckpointError, convert, SOURCE, tmp_path / "model"), "model.safetensors")
     assert not (tmp_path / "model").exists()
 
 
@@ -105,8 +102,7 @@ def test_weights_larger_than_the_memory_are_not_downloaded(cache: Path, tmp_path
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda url: metadata)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: pytest.fail("downloaded"))
     monkeypatch.setattr("openvse.training.memory.memory_of_machine", lambda: 4_000_000_000)
-    with pytest.raises(CheckpointError, match=f"{SOURCE}.*8.0.*4.0"):
-        place.find("model.safetensors")
+    assert names(refusal(CheckpointError, place.find, "model.safetensors"), SOURCE, "8.0", "4.0")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import torch
 
 from openvse.encoders.words_encoder import read_word_vectors
 from openvse.errors import DataError
+from tests.naming import names, refusal
 
 GLOVE = "the 0.1 0.2 0.3\ndog -1 2.5 3e-1\ncat 0 0 1\n. . . 9 9 9\ndog 7 7 7\n"
 
@@ -45,8 +46,7 @@ def test_a_packed_file_that_was_cut_off_is_named(tmp_path) -> None:
     path = tmp_path / "vectors.vec.gz"
     packed = gzip.compress("".join(f"word{i} {i} {i * 7919 % 1013} 3\n" for i in range(5000)).encode())
     path.write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(DataError, match="vectors.vec.gz"):
-        read_word_vectors(path, wanted={"dog"}, dim=3)
+    assert names(refusal(DataError, lambda: read_word_vectors(path, wanted={"dog"}, dim=3)), "vectors.vec.gz")
 
 
 def test_trailing_spaces_and_windows_line_ends_are_fine(tmp_path) -> None:
@@ -78,5 +78,4 @@ def test_files_that_are_missing_or_binary(tmp_path) -> None:
         read_word_vectors(tmp_path / "missing.txt", wanted={"dog"}, dim=3)
     binary = tmp_path / "vectors.bin"
     binary.write_bytes(b"the 1 2 3\n\xff\xfe\x00")
-    with pytest.raises(DataError, match=r"vectors\.bin"):
-        read_word_vectors(binary, wanted={"dog"}, dim=3)
+    assert names(refusal(DataError, lambda: read_word_vectors(binary, wanted={"dog"}, dim=3)), "vectors.bin")

@@ -19,6 +19,7 @@ from openvse.functional import (
     sort_descending,
     sum_by_rank,
 )
+from openvse.kernels import is_traced
 from openvse.layers.recurrence import packed_gru
 from openvse.registry import Maker, Registry
 from openvse.types import moved, on_cpu
@@ -331,7 +332,7 @@ class GPODataDependent(Pooling):
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         sizes = moved(on_cpu(mask).sum(dim=1), mask.device)
-        compiling, weight = torch.compiler.is_compiling(), self.score.weight
+        compiling, weight = is_traced(), self.score.weight
         longest = mask.shape[1] if compiling else int(on_cpu(sizes).max())
         ranked = sort_descending(local, mask)[..., :longest]
         codes = sinusoidal_positions(longest, self.position_dim, dtype=weight.dtype, device=weight.device)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from openvse.backbones.fine_tuning import checkpoint_blocks, set_backbone_mode
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import compact, masked_mean
+from openvse.kernels import is_traced
 from openvse.media.images import SMALLER_JPEGS, read_image, within_memory
 from openvse.media.segments import ClipSegment
 from openvse.media.videos import ClipSource, SamplingMode, read_poster
@@ -260,7 +261,7 @@ class FrameLimit:
         """Return the chosen features, moved to the front, and their mask."""
         device, mask = mask.device, on_cpu(mask)
         lengths, most = mask.sum(dim=1, keepdim=True), self.num_frames
-        if not torch.compiler.is_compiling() and int(lengths.max()) <= most:
+        if not is_traced() and int(lengths.max()) <= most:
             return local, moved(mask, device)
         order = mask.cumsum(dim=1) - 1  # of the real features
         if random and self.mode == "run":

@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 from openvse.backbones.base import Backbone, all_real, cell_boxes, cells
 from openvse.errors import ModelError, RecipeError, importing
+from openvse.kernels import is_traced
 from openvse.media.resizing import stretched
 from openvse.types import Features, Inputs
 
@@ -319,7 +320,7 @@ class _FeatureMap(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """Return the last feature map of images, which all have the same size, and what is asked of the middle."""
         network: Any = self.network
-        if torch.compiler.is_compiling():  # a program for other runtimes, which fold by themselves
+        if is_traced():  # a program for other runtimes, which fold by themselves
             return self._as_packaged(pixels)
         kind = pixels.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else pixels.dtype

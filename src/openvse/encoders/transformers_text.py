@@ -25,6 +25,7 @@ from openvse.encoders.base import TextEncoder
 from openvse.encoders.projections import LinearProjection, Projection
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import keep_at_least_one, masked_mean
+from openvse.kernels import is_traced
 from openvse.layers.linear import xavier_linear
 from openvse.registry import Maker
 from openvse.tokenization.vocabulary import (
@@ -472,7 +473,7 @@ def in_length_groups(
     products take longer than padding, so the batch stays whole there. It also stays whole in an exported program, which
     must do the same for every batch. After the last token that is read, the states are 0.
     """
-    if torch.compiler.is_compiling() or values.device.type != "cpu" or values.shape[0] < 2 * SMALLEST_GROUP:
+    if is_traced() or values.device.type != "cpu" or values.shape[0] < 2 * SMALLEST_GROUP:
         return run(values, mask)
     width = mask.shape[1]
     place = torch.arange(1, width + 1)

@@ -2,7 +2,7 @@
 
 Its towers become programs in ONNX, also with weights in int8. A program takes batches and sets of any size. It is one
 module for each side, with tensors as input and output. Where values of a batch would decide a shape, a part has a
-second way under ``torch.compiler.is_compiling()``: a GRU is a loop over its steps, and GPO a table by set size.
+second way under ``kernels.is_traced()``: a GRU is a loop over its steps, and GPO a table by set size.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from openvse.exporting.checking import (
     judge,
 )
 from openvse.files import given_path, is_free, replacing_files
+from openvse.kernels import tracing
 from openvse.model.base import Model
 from openvse.model.folder import CARD
 from openvse.model.tower import Tower, evaluating
@@ -170,8 +171,8 @@ def write_onnx(traced_program: Any, names: Sequence[str], path: Path, side: str)
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep the exporters' notes to their developers out of the output."""
-    with quiet("torch", "torch.onnx", "onnxscript", "onnx_ir"), warnings.catch_warnings():
+    """Keep the exporters' notes to their developers out of the output, and other threads out of the tracing."""
+    with tracing(), quiet("torch", "torch.onnx", "onnxscript", "onnx_ir"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate, chain
 from operator import itemgetter
 from pathlib import Path
@@ -389,6 +389,7 @@ METADATA = FactSource.USER.value
 """The file at the top of an indexed folder with the user's notes on its files, a JSON object a line."""
 
 _DATES = ("taken", "date")
+_LONGEST_LINE, _SHOWN = 1 << 20, 1000  # bytes, and characters of a message
 _UNREAD = "unread"  # a pipe, or a link to what is gone
 _DATE = re.compile(
     r"(?:(?P<year>\d{4})(?:([-:])(?P<month>\d\d?)(?:\2(?P<day>\d\d?))?)?|(?P<d>\d\d?)\.(?P<m>\d\d?)\.(?P<y>\d{4}))"
@@ -532,7 +533,7 @@ def _items_of(
     meant = {name: again.get(item, item) for name, item in below.items() if item in items or item in again}
     nothing = [found.without_file(path) for name, path in strange.items() if name not in meant]
     problems = [
-        f"{len(cases):,} {what} (first: {escaped(cases[0])})"
+        f"{len(cases):,} {what} (first: {escaped(cases[0][:_SHOWN])})"
         for what, cases in (
             ("line(s) name no item of the folder", nothing),
             ("name(s) are written in another way than those of their files", found.otherwise_written()),
@@ -628,7 +629,8 @@ def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
     """Yield the number and the object of each line, with an empty object for a line that is none."""
     try:
         with file.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
+            pieces = iter(partial(lines.readline, _LONGEST_LINE), b"")  # of a longer line, no piece is an object
+            for number, line in enumerate(pieces, start=1):
                 if not line.strip():
                     continue
                 try:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence
 
+from openvse.kernels import is_traced
 from openvse.types import moved, on_cpu
 
 # Rows of packed sequences are rounded up to a multiple of this. oneDNN compiles a kernel for each new shape and stride
@@ -26,7 +27,7 @@ def packed_gru(
     time step and direction. Here both directions take each step together, and each of the two gradients is one matrix
     product after the last step (benchmarks/gru.py). Return the states of both directions, 0 at padding, and the last.
     """
-    run = _scanned_gru if torch.compiler.is_compiling() else _packed_gru
+    run = _scanned_gru if is_traced() else _packed_gru
     return run(gru, values, mask)
 
 

@@ -328,7 +328,8 @@ def _of_iptc(image: Image.Image | None) -> Said:
         "keywords": list(dict.fromkeys(texts(25)))[:_MOST],
     }
     shot, scanned = (
-        [_date(" ".join((day, *texts(clock)[:1]))) for day in texts(date)] for date, clock in ((55, 60), (62, 63))
+        [_date(" ".join((day, *clocks[:1]))) for day in days]
+        for days, clocks in ((texts(55), texts(60)), (texts(62), texts(63)))
     )
     return Said(FactSource.CHANGED_IPTC if _is_newer(image) else FactSource.IPTC, facts, shot, scanned)
 

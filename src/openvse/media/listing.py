@@ -121,7 +121,8 @@ class Listing:
     def problems(self, used: Collection[Path] = ()) -> tuple[str, ...]:
         """Return a line for omitted files, and one for each folder that cannot be listed."""
         links = self.left_out.files.get(LINK, [])
-        unused = [link for link in links if not any(path.is_relative_to(link) for path in used)]
+        above = {each for path in used if links for each in (path, *path.parents)}
+        unused = [link for link in links if link not in above]
         files = {kind: unused if kind == LINK else paths for kind, paths in self.left_out.files.items()}
         left_out = LeftOut({kind: paths for kind, paths in files.items() if paths})
         lines = [left_out.describe()] if left_out else []
@@ -335,6 +336,8 @@ def kind_left_out(name: str, *, videos: bool) -> str:
 RULES_FILE = ".openvseignore"
 """The file at the top of a folder whose lines are its rules."""
 
+_MOST_RULES, _MOST_DEPTHS = 1000, 3  # lines, and "**" of a line
+_STAR = "[^/]*"
 _LAST_STARS = re.compile(r"(^!?|/)(\*\*?)(?=/? *$)")
 
 
@@ -376,7 +379,10 @@ def rules_of(folder: Path, more: Sequence[str] = ()) -> IgnoreRules:
         raise DataError(str(error)) from error
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror}): repair it, or remove it") from error
-    return IgnoreRules([*text.replace("\r\n", "\n").split("\n"), *more])
+    lines = text.replace("\r\n", "\n").split("\n")
+    if len(lines) > _MOST_RULES:
+        raise DataError(f"{file} has {len(lines):,} lines: write at most {_MOST_RULES:,}")
+    return IgnoreRules([*lines, *more])
 
 
 def _rule(line: str) -> tuple[Callable[[str], object], bool]:
@@ -392,6 +398,18 @@ def _rule(line: str) -> tuple[Callable[[str], object], bool]:
         rule = GitIgnoreSpecPattern(full)
     except (ValueError, re.error) as error:
         raise DataError(f"the ignore rule {line!r} cannot be understood ({error}): write it anew") from error
-    if rule.regex is None or rule.include is None:
+    if rule.regex is None or rule.include is None or rule.regex.pattern.count(".+") > _MOST_DEPTHS:
         raise DataError(f"the ignore rule {line!r} cannot be understood: write it anew")
-    return rule.regex.fullmatch, rule.include
+    return re.compile(_straight(rule.regex.pattern)).fullmatch, rule.include
+
+
+def _straight(pattern: str) -> str:
+    """Return the expression of a rule without its returns: what is between two stars is sought at its first place.
+
+    A name with many such places would otherwise be tried with each choice of them.
+    """
+    start, *parts = pattern.split(_STAR)
+    plain = ("/" in part.replace("[^/]", "") or "(?" in part or part is parts[-1] for part in parts)
+    return start + "".join(
+        _STAR + part if is_plain else f"(?>{_STAR}?{part})" for part, is_plain in zip(parts, plain, strict=True) if part
+    )

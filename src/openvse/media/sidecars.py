@@ -31,6 +31,8 @@ from openvse.media.ranks import FactSource, Header, Said, differing, ranked_fact
 _SOURCES = FactSource.SIDECAR, FactSource.SHARED_SIDECAR, *[FactSource.TAKEOUT] * 2
 _LARGEST = 8_000_000  # bytes of a sidecar
 _MORE = "supplemental-metadata"
+_LONGEST = 255  # characters of a name of a file, and so of a title
+_MOST = 20  # sidecars of one kind of a file
 _LONG = 40  # bytes of a name that may have been cut, whatever unit the program counts
 _NUMBER, _WORD, _SIGN = re.compile(r"\(\d+\)"), re.compile(r"-\D*"), re.compile(r"\W")
 
@@ -134,7 +136,7 @@ class Sidecars:
         """Return the title in a file of a Takeout, as a name, or "" for a file of another program."""
         with suppress(Exception):
             entry = _loaded(self._root / sidecar)
-            return str(entry["title"]).replace("/", "_") if _is_takeout(entry) else ""
+            return str(entry["title"])[:_LONGEST].replace("/", "_") if _is_takeout(entry) else ""
         return ""
 
     def _match(self, there: _Names, sidecars: _Names, form: _Form, *, cut: bool = False) -> None:
@@ -149,7 +151,7 @@ class Sidecars:
             for source, written in zip(_SOURCES, (base, stem, base, stem), strict=True):
                 fits = beside.get((source is FactSource.TAKEOUT, own.folder, written, own.numbers))
                 if fits and self._lacks(name, source) and (not cut or _is_long(own.stem)):
-                    self._give(name, fits, source)
+                    self._give(name, fits[:_MOST], source)
 
     def _match_titles(self, lacking: _Names) -> None:
         """Match what is left over of a Takeout by its titles, and copies and clips with the files of originals."""
@@ -174,7 +176,7 @@ class Sidecars:
             end = own.base.rpartition(".")[2].lower()
             for stem in _originals(own) if self._lacks(name) else ():
                 if fits := originals.get((own.folder, _plain(stem), own.numbers)):
-                    same = (each for each in fits if _described(each).base.lower().endswith(end))
+                    same = (each for each in fits[:_MOST] if _described(each).base.lower().endswith(end))
                     self._give(name, [next(same, fits[0])])
                     break
 

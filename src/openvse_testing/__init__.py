@@ -2,7 +2,7 @@
 
 A check raises ``BrokenContractError``, an ``AssertionError`` with a line for each broken promise::
 
-    from openvse.testing import check_aggregator
+    from openvse_testing import check_aggregator
 
     def test_my_pool() -> None:
         check_aggregator(MyPool) check_aggregator(MyPool, options={"temperature": 0.01})
@@ -10,10 +10,10 @@ A check raises ``BrokenContractError``, an ``AssertionError`` with a line for ea
 openvse's own parts must keep the same promises.
 """
 
-from openvse.testing.aggregators import check_aggregator
-from openvse.testing.contract import BrokenContractError
-from openvse.testing.datasets import check_dataset
-from openvse.testing.parts import check_part
-from openvse.testing.stores import check_store
+from openvse_testing.aggregators import check_aggregator
+from openvse_testing.contract import BrokenContractError
+from openvse_testing.datasets import check_dataset
+from openvse_testing.parts import check_part
+from openvse_testing.stores import check_store
 
 __all__ = ["BrokenContractError", "check_aggregator", "check_dataset", "check_part", "check_store"]

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from openvse.aggregators import AGGREGATORS, Aggregator
 from openvse.registry import Maker
-from openvse.testing.contract import NO_OPTIONS, hold, make_part, part_name, require, require_close
 from openvse.types import EmbeddingSet, Features, Graph
+from openvse_testing.contract import NO_OPTIONS, hold, make_part, part_name, require, require_close
 
 _LENGTHS = (5, 1, 9, 3)
 

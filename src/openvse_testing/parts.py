@@ -20,15 +20,15 @@ from openvse.similarities.base import score_blocks
 from openvse.stores import STORES, EngineAddress, store_kind
 from openvse.tasks import TASKS
 from openvse.tasks.front import registries
-from openvse.testing.aggregators import check_aggregator
-from openvse.testing.contract import NO_OPTIONS, hold, make_part, part_name, require, require_close
-from openvse.testing.datasets import check_dataset
-from openvse.testing.encoders import CAPTIONS, ENCODER_PROMISES
-from openvse.testing.entries import ENTRY_PROMISES, FormatSample
-from openvse.testing.objectives import CRITERION_PROMISES, MINER_PROMISES, TERM_PROMISES
-from openvse.testing.objectives import WIDTH as TERM_WIDTH
-from openvse.testing.stores import check_store
 from openvse.types import EmbeddingSet
+from openvse_testing.aggregators import check_aggregator
+from openvse_testing.contract import NO_OPTIONS, hold, make_part, part_name, require, require_close
+from openvse_testing.datasets import check_dataset
+from openvse_testing.encoders import CAPTIONS, ENCODER_PROMISES
+from openvse_testing.entries import ENTRY_PROMISES, FormatSample
+from openvse_testing.objectives import CRITERION_PROMISES, MINER_PROMISES, TERM_PROMISES
+from openvse_testing.objectives import WIDTH as TERM_WIDTH
+from openvse_testing.stores import check_store
 
 WIDTH = 6
 _COUNTS = ((1, 1), (3, 1), (3, 2))

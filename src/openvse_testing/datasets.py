@@ -15,7 +15,7 @@ from openvse.datasets import DATASETS
 from openvse.datasets.registry import Loader
 from openvse.errors import BadImageError, OpenVSEError
 from openvse.media.videos import read_poster
-from openvse.testing.contract import BrokenContractError, hold, part_name, require
+from openvse_testing.contract import BrokenContractError, hold, part_name, require
 
 
 def check_dataset(loader: str | Loader, root: str | Path, *, decode: int = 8) -> None:

@@ -11,8 +11,8 @@ from torch import Tensor
 from openvse.functional import normalize, set_max_scores
 from openvse.objectives import Criterion, Miner, Term
 from openvse.objectives.base import Objective
-from openvse.testing.contract import require, require_close
 from openvse.types import EmbeddingSet, ScoredBatch
+from openvse_testing.contract import require, require_close
 
 WIDTH = 5
 _SIZES = ((1, 1), (1, 4), (3, 1), (5, 7), (6, 6))

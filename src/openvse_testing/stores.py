@@ -16,7 +16,7 @@ from openvse.indexing.conditions import parse_condition
 from openvse.search.catalogue import fulfilling
 from openvse.stores import EngineAddress, ItemFacts, VectorStore, Within
 from openvse.stores.base import CatalogueStore
-from openvse.testing.contract import hold, part_name, require
+from openvse_testing.contract import hold, part_name, require
 
 OpenStore: TypeAlias = Callable[..., VectorStore]
 """A store's class, or its ``StoreKind``, called with an address, K, D, and ``create``."""
