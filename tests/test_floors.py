@@ -38,7 +38,7 @@ STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (4, frozenset({"stores"})),
     (4, frozenset({"search"})),
     (5, frozenset({"retrieval"})),
-    (5, frozenset({"conversion"})),
+    (5, frozenset({"conversion", "teaching"})),
     (6, frozenset({"tasks"})),
     (7, frozenset({"demo", "encoding", "report", "serving"})),
     (8, frozenset({"cli"})),

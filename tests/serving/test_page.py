@@ -19,6 +19,8 @@ from openvse.serving.service import Service
 from openvse.serving.settings import Settings
 from openvse_papers.vqa.explain import ServedAnswerer
 from tests.serving.conftest import Place, Running
+from tests.serving.test_teaching_api import service_of as teaching_service
+from tests.teaching.folders import make_index
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
@@ -478,3 +480,49 @@ def test_the_page_is_small(url: str, open_page: Open) -> None:
         "performance.getEntries().filter(e => e.transferSize !== undefined).map(e => [e.name, e.transferSize])"
     )
     assert len(sizes) <= 14 and sum(size for _, size in sizes) < 40_000, sizes
+
+
+@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 390)], ids=["light", "dark on a phone"])
+def test_captions_are_typed_by_keyboard_alone(
+    tmp_path: Path,
+    running: Callable[[Service], Running],
+    open_page: Open,
+    troubles: list[str],
+    dark: bool,
+    width: int,
+) -> None:
+    url, file = (
+        running(teaching_service(tmp_path, make_index(tmp_path, 24, 19))).url,
+        tmp_path / "photos/metadata.jsonl",
+    )
+    page = open_page(f"{url}/teach", dark=dark, width=width)
+    line, photo, status = page.locator("#line"), page.locator("#photo"), page.locator("#status")
+    expect(line).to_be_focused()
+    expect(page.locator("#progress")).to_contain_text("19 of 24 have captions. From 20 on")
+    first = photo.get_attribute("alt")
+    page.keyboard.press("ArrowDown")
+    expect(photo).not_to_have_attribute("alt", str(first))
+    page.keyboard.press("ArrowUp")
+    expect(photo).to_have_attribute("alt", str(first))
+    word = page.locator("#words li button").first.inner_text()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(line).to_have_value(word)
+    page.keyboard.type(" runs")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("grass")
+    page.keyboard.press("Enter")
+    expect(status).to_have_text(f"Saved: {word} runs / grass")
+    expect(page.locator("#progress")).to_contain_text("20 of 24 have captions. The search has learned")
+    said = json.loads(file.read_text().splitlines()[-1])
+    assert said["captions"] == [f"{word} runs", "grass"] and said["file_name"] in str(first)
+    page.locator("#q").fill("grass")
+    page.keyboard.press("Enter")
+    expect(page.locator("#found img")).to_have_count(12)
+    line.focus()
+    page.keyboard.press("Control+z")
+    expect(photo).to_have_attribute("alt", str(first))
+    expect(page.locator("#progress")).to_contain_text("19 of 24")
+    assert len(file.read_text().splitlines()) == 19
+    assert not serious(page) and not troubles
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

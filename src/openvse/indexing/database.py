@@ -341,9 +341,14 @@ class Database:
         cursor = self._connection.execute("INSERT INTO segments (file, rows) VALUES (?, ?)", (file, rows))
         return int(cursor.lastrowid or 0)
 
-    def place(self, places: Iterable[tuple[int, int, int]]) -> None:
-        """Note where embeddings are: (file, row, key of the item)."""
-        self._connection.executemany("UPDATE items SET segment = ?, row = ? WHERE key = ?", places)
+    def place(self, places: Iterable[tuple[int, int, int, int]]) -> None:
+        """Note where embeddings are: (file, row, checksum, key of the item)."""
+        self._connection.executemany("UPDATE items SET segment = ?, row = ?, checksum = ? WHERE key = ?", places)
+
+    def copy(self, path: Path) -> None:
+        """Write a copy to a new file."""
+        with closing(sqlite3.connect(path)) as other:
+            self._connection.backup(other)
 
     def drop_empty_files(self) -> None:
         """Forget files that no item needs."""

@@ -28,6 +28,7 @@ from openvse.files import decoded_cell, parse_json, read_lines, whole_characters
 from openvse.indexing.conditions import FIELDS
 from openvse.indexing.database import CLOCK, ONLY_HEADER, Database, Root, decode_id, encode_id
 from openvse.indexing.manifest import Held, Item
+from openvse.indexing.words import TITLE_KEYS
 from openvse.media.listing import (
     AGAIN,
     LeftOut,
@@ -433,7 +434,7 @@ def new_metadata(
     bad: list[str] = []
     for number, entry in _json_lines(file):
         if key := _naming(entry):
-            joined.setdefault(str(entry[key]), {}).update(entry)
+            _join(joined.setdefault(str(entry[key]), {}), entry)
         else:
             bad.append(f"line {number}")
     held = {file_of(listing.root.name_of(item)) for item in kept}
@@ -443,11 +444,19 @@ def new_metadata(
         problems.insert(0, f"{len(bad):,} line(s) could not be understood, and say nothing (first: {bad[0]})")
     lines: dict[str, dict[str, object]] = {}
     for name, entry in joined.items():
-        lines.setdefault(items.get(name, name), {}).update(entry)
+        _join(lines.setdefault(items.get(name, name), {}), entry)
     problems += [line for key in _DATES if (line := _dated(key, lines.values()))]
     problems += _called_as_facts(lines.values())
     written = {name: _as_json(entry) for name, entry in lines.items()}
     return Metadata(state, written, tuple(f"{escaped(file)}: {each}" for each in problems))
+
+
+def _join(known: dict[str, object], entry: Mapping[str, object]) -> None:
+    """Add what a further line says of a file: captions to those before, and other values in their place."""
+    for key, value in entry.items():
+        before = known.get(key) if key in TITLE_KEYS else None
+        both = [part for each in (before, value) for part in (each if isinstance(each, list) else [each])]
+        known[key] = value if before is None or before == value else both
 
 
 def iso_date(value: object) -> str | None:
@@ -588,6 +597,18 @@ def note_metadata(database: Database, root: Root, stated: Metadata, run: int, al
             altered.update({key} if of_run < run else ())
     database.describe(changed)
     database.set(_metadata_setting(root.number), stated.state)
+
+
+def note_captions(database: Database, root: Root, name: str, captions: Sequence[str]) -> None:
+    """Note in a transaction the captions of a file, until the next indexing reads the ``metadata.jsonl`` of its root.
+
+    Its line there has the key ``captions``.
+    """
+    sql = "SELECT key, metadata, header FROM items WHERE id = CAST(? AS TEXT)"
+    for key, metadata, header in database.read(sql, (encode_id(root.id_of(name)),)):
+        own = metadata if header == ONLY_HEADER else header
+        said = {"file_name": name} | json.loads(metadata or _NOTHING) | {"captions": [*captions]}
+        database.describe([(stored_json(said), own or _NOTHING, key)])
 
 
 def _metadata_state(folder: Path) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -29,7 +29,7 @@ from openvse.search.catalogue import Catalogue, IndexCatalogue
 from openvse.search.exact import EmbeddedQueries, ExactSearch, as_arrays, comparison_of, embed_queries
 from openvse.search.hits import Answer, Hit, Hits, Probabilities, title_of
 from openvse.search.judgements import Judgements
-from openvse.search.provided import STORE_ADDRESS, STORE_CATALOGUE
+from openvse.search.provided import STORE_ADDRESS, STORE_CATALOGUE, TEACHER, Teaches
 from openvse.search.query import OneQuery, Page, Query, check_pages, each_query
 from openvse.search.rank_fusion import DEPTH, Ranking, ScoreBest, WordHits, joined
 from openvse.search.scenes import are_same, first_of_scenes, unit_vectors
@@ -54,6 +54,8 @@ MOST_JUDGED = 200
 """The last queries whose judgements move the curve of probabilities."""
 
 _logger = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
@@ -124,10 +126,20 @@ class SearchEngine:
         engine: str | None = None,
         images: Path | None = None,
     ) -> None:
-        self._model = model = load_embedder(str(model)) if isinstance(model, str | Path) else model
         self.catalogue: Catalogue
+        self._teacher: Teaches | None = None
+        self.judgements: Judgements | None = None
+        self._moved: tuple[object, float, int] = None, 0.0, 0
         if isinstance(source, str | Path):
             source = STORE_ADDRESS.get()(str(source)) if "://" in str(source) else Index.open(source)
+        self._attach(load_embedder(str(model)) if isinstance(model, str | Path) else model, source, engine, images)
+
+    def _attach(
+        self, model: Any, source: Index | EngineAddress, engine: str | None = None, images: Path | None = None
+    ) -> None:
+        """Search a source by a model."""
+        self._model = model
+        vars(self).pop("_sample", None)
         if isinstance(source, Index):
             check_model(source.path, source.manifest, model.fingerprint)
             compare = comparison_of(model, source.manifest.holds)
@@ -138,8 +150,6 @@ class SearchEngine:
         self._are_texts = self.note.holds == "sentences"
         self._compare, self._of_gaussians = compare, embeds_gaussians(model)
         self.calibration: Calibration | None = None if self._are_texts else getattr(model, "calibration", None)
-        self.judgements: Judgements | None = None
-        self._moved: tuple[object, float, int] = None, 0.0, 0
 
     def __repr__(self) -> str:
         return f"SearchEngine({len(self.catalogue)} {self.note.holds} of {self.root})"
@@ -157,6 +167,43 @@ class SearchEngine:
     def close(self) -> None:
         """Close files and connections. The engine cannot be used afterwards."""
         self.catalogue.close()
+        if self._teacher is not None:
+            self._teacher.close()
+            self._teacher = None
+
+    def teach(self, item: str | Path, captions: str | Iterable[str]) -> None:
+        """Save captions of an item in the ``metadata.jsonl`` of its folder, and learn from them.
+
+        The next search of this engine knows them, and the index on the disk does when nothing was taught for some
+        seconds, or after ``close``. The captions that the item has stay.
+
+        Args:
+            item: the id of an item, which is its path below the first indexed folder, or its whole path.
+            captions: sentences or names of things, one or more.
+
+        Raises:
+            DataError: a caption is empty, too long or not printable, or the folder cannot be written.
+            IndexFormatError: another process teaches the index.
+            MissingItemError: the index holds no such item.
+        """
+        path = Path(item)
+        name = path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(item)
+        self._learned(lambda teacher: teacher.teach(name, captions))
+
+    def undo(self) -> str | None:
+        """Remove the captions that this engine saved last, and return the id of their item, or None without any."""
+        return self._learned(lambda teacher: teacher.undo())
+
+    def _learned(self, change: Callable[[Teaches], ResultT]) -> ResultT:
+        """Let the teacher of the index change something, and search by what it has learned."""
+        if not isinstance(self.catalogue, IndexCatalogue):
+            raise DataError("an engine without an index cannot be taught: open the index that fills it")
+        place = self.catalogue.index.path
+        self._teacher = self._teacher or TEACHER.get()(place, self._model)
+        result = change(self._teacher)
+        self.catalogue.close()
+        self._attach(*self._teacher.present(Index.open(place)))
+        return result
 
     def __enter__(self) -> SearchEngine:
         return self

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from email.utils import formatdate
+from functools import partial
 from mimetypes import guess_type
 from typing import IO, Annotated, Any
 from urllib.parse import quote
@@ -26,11 +27,14 @@ from openvse.serving.schemas import (
     FOUND_EXAMPLE,
     JUDGED_EXAMPLE,
     OLD,
+    TAUGHT_EXAMPLE,
+    CaptionFields,
     Id,
     JudgementBody,
     Key,
     ManySearches,
     Name,
+    NextFields,
     OneSearch,
     PagedQuery,
     PageFields,
@@ -74,6 +78,7 @@ def _check_names(request: Request) -> None:
 
 api = APIRouter(prefix="/api", responses=REFUSALS, dependencies=[Depends(_check_names)])
 judging = APIRouter(prefix="/api", responses=REFUSALS, dependencies=[Depends(_check_names)])
+teaching = APIRouter(prefix="/api", responses=REFUSALS, dependencies=[Depends(_check_names)])
 """The routes by which a server learns what fits, which is off unless asked for."""
 
 plain = APIRouter()
@@ -279,6 +284,34 @@ async def ask_upload(request: Request, image: Image, question: Annotated[Questio
     service = _service(request)
     async with service.uploaded(image) as decoded:
         return await service.answer(decoded, question)
+
+
+@teaching.get("/teach", tags=["teaching"], responses=_shown(TAUGHT_EXAMPLE))
+async def next_to_teach(request: Request, asked: Annotated[NextFields, Query()]) -> dict[str, Any]:
+    """Return how much was taught, and the items whose captions are expected to help most."""
+    service = _service(request)
+    return await service.teach(partial(service.taught, skip=asked.skip))
+
+
+@teaching.post("/items/{key}/captions", tags=["teaching"], responses=_shown({"captions": ["a dog on a beach"]}))
+async def teach_item(request: Request, key: ItemKey, asked: CaptionFields) -> dict[str, Any]:
+    """Save captions of an item beside its folder, and learn from them before the reply. Those that it has stay."""
+    return await taught(_service(request), key, asked)
+
+
+@teaching.post("/teach/undo", tags=["teaching"], responses=_shown({"key": 17, "id": "holiday/0001.jpg"}))
+async def undo_teaching(request: Request) -> dict[str, Any]:
+    """Remove the captions that were saved last, and learn without them. The key is null if there are none."""
+    service = _service(request)
+    item = await service.teach(lambda teacher: teacher.undo())
+    return {"key": None if item is None else service.served.key(item), "id": item}
+
+
+async def taught(service: Service, key: int, asked: CaptionFields) -> dict[str, Any]:
+    """Save captions of an item, and return all that it has."""
+    item = await run_in_threadpool(service.served.id_of, key)
+    await service.teach(lambda teacher: teacher.teach(item, asked.captions))
+    return {"captions": (await run_in_threadpool(service.facts, key))["captions"]}
 
 
 @judging.get("/judgements", tags=["judgements"], responses=_shown(JUDGED_EXAMPLE))

@@ -166,6 +166,27 @@ class ShownFields(ItemFields):
     large: Annotated[bool, Field(description="Whether the picture has up to 1,280 pixels.")] = False
 
 
+class CaptionFields(Fields):
+    """Captions of an item."""
+
+    captions: Annotated[
+        Sentences,
+        Field(
+            min_length=1, max_length=20, description="Sentences or names of things.", examples=[["a dog on a beach"]]
+        ),
+    ]
+
+
+class TaughtFields(ItemFields, CaptionFields):
+    """An item, and captions to save for it."""
+
+
+class NextFields(Fields):
+    """Which items not to name."""
+
+    skip: Annotated[list[Key], Field(max_length=1000, description="Items that were passed over.", examples=[[3]])] = []
+
+
 class ManySearches(PageFields):
     """Several queries, and which hits of each to return."""
 
@@ -245,6 +266,21 @@ FOUND_EXAMPLE: dict[str, Any] = {
     "fits": {"likely": 0.34, "possible": 0.21},
     "unknown_words": [],
     "warnings": [],
+}
+TAUGHT_EXAMPLE: dict[str, Any] = {
+    "items": 1000,
+    "captioned": 24,
+    "learns_from": 20,
+    "train": "",
+    "next": [
+        {
+            "key": 17,
+            "id": "holiday/0001.jpg",
+            "name": "0001.jpg",
+            "thumbnail": "/api/items/17/thumbnail?v=18a2-3f21",
+            "words": ["golden retriever", "beach"],
+        }
+    ],
 }
 JUDGED_EXAMPLE: dict[str, Any] = {
     "items": [{"key": 17, "id": "holiday/0001.jpg", "fits": True}],

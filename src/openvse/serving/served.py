@@ -22,6 +22,7 @@ from openvse.scoring.hubs import BANK
 from openvse.search import Answer, Hit, SearchEngine
 from openvse.search.hits import FILE_KEYS, uncertainty_of
 from openvse.search.judgements import JUDGEMENTS, Judgements
+from openvse.search.provided import Teaches
 from openvse.serving.batching import RememberingModel
 from openvse.stores import EngineAddress
 from openvse.stores.following import state_file
@@ -35,13 +36,14 @@ _COUNT_AGAIN_S = 15.0
 class Source:
     """An index or a store to serve, opened again after every change. See ``SearchEngine`` for the fields.
 
-    With ``judged``, hits of an index can be judged, and what was said of them counts.
+    With ``judged``, hits of an index can be judged, and what was said of them counts. A ``teacher`` changes the index.
     """
 
     place: Path | EngineAddress
     engine: str | None = field(default=None, repr=False)
     images: Path | None = None
     judged: bool = False
+    teacher: Teaches | None = field(default=None, repr=False)
 
     @property
     def pause_s(self) -> float:
@@ -50,8 +52,11 @@ class Source:
 
     def open(self, model: RememberingModel) -> Served:
         """Return its present state."""
-        opened = self.place if isinstance(self.place, EngineAddress) else Index.open(self.place)
+        opened: Any = self.place if isinstance(self.place, EngineAddress) else Index.open(self.place)
         folders = () if isinstance(self.place, EngineAddress) else (self.place,)
+        if self.teacher is not None:
+            taught, opened = self.teacher.present(opened)
+            model = model.of(taught)
         served = Served(SearchEngine(model, opened, engine=self.engine, images=self.images), folders)
         if self.judged and isinstance(self.place, Path):
             served.engine.judgements = Judgements(self.place / JUDGEMENTS)
@@ -69,7 +74,8 @@ class Source:
         if address.engine != "exact":  # it is written when the engine has followed the index
             files.append(state_file(address))
         stats = [file.stat() if file.exists() else None for file in files]
-        return tuple(each and (each.st_ino, each.st_mtime_ns, each.st_size) for each in stats)
+        taught = 0 if self.teacher is None else self.teacher.number
+        return taught, *(each and (each.st_ino, each.st_mtime_ns, each.st_size) for each in stats)
 
 
 class Served:

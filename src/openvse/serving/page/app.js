@@ -393,6 +393,7 @@ async function begin() {
   by("keys-judge").hidden = !info.judges;
   if (info.judges) judging = new (await import("./judge.js")).Judging(by("learned"), run);
   by("pick").hidden = !info.images;
+  by("teach").hidden = !info.teaches;
   by("hero-note").textContent = `Describe one of ${count(info.items)} images in your own words, or search with an image.`;
   const examples = info.examples.length ? info.examples : FALLBACK;
   by("examples").replaceChildren(...examples.map((text) => {
