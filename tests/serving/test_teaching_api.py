@@ -53,7 +53,7 @@ def test_a_caption_changes_the_next_search_and_is_undone(taught: tuple[TestClien
     assert [asked[name] for name in ("items", "captioned", "learns_from", "train")] == [24, 19, 20, ""]
     first, second, third = (each["key"] for each in asked["next"])
     assert {each["id"] for each in asked["next"]} < {f"{number:02d}.jpg" for number in range(19, 24)}
-    skipped = client.get("/api/teach", params={"skip": [first, second]}).json()
+    skipped = client.get("/api/teach", params={"passed": [first, second]}).json()
     assert third in [each["key"] for each in skipped["next"]] and first not in [each["key"] for each in skipped["next"]]
     reply = client.post(f"/api/items/{first}/captions", json={"captions": ["a red dog runs", "grass"]})
     assert reply.json() == {"captions": ["a red dog runs", "grass"]}

@@ -271,11 +271,13 @@ def _size(path: Path, column: str, values: Any, *, inside: bool = False) -> int:
 
     compute, types, kind = pyarrow.compute, _pyarrow().types, values.type
     if types.is_dictionary(kind):
-        values.validate(full=True)  # a damaged one refers to what is not there
+        places = values.indices.drop_null()
+        if len(places) and not 0 <= compute.min(places).as_py() <= compute.max(places).as_py() < len(values.dictionary):
+            raise DataError(f"{path}: {column!r} refers to values that are not there: get the whole file again")
         whole = _size(path, column, values.dictionary)
         if not inside:
             return whole + _AGAIN * len(values)
-        lengths = compute.binary_length(values.dictionary).take(values.indices.drop_null())
+        lengths = compute.binary_length(values.dictionary).take(places)
     elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return _VALUE * len(values) + _size(path, column, values.flatten(), inside=True)
     elif types.is_struct(kind):

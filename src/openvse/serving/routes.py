@@ -290,7 +290,7 @@ async def ask_upload(request: Request, image: Image, question: Annotated[Questio
 async def next_to_teach(request: Request, asked: Annotated[NextFields, Query()]) -> dict[str, Any]:
     """Return how much was taught, and the items whose captions are expected to help most."""
     service = _service(request)
-    return await service.teach(partial(service.taught, skip=asked.skip))
+    return await service.teach(partial(service.taught, passed_keys=asked.passed))
 
 
 @teaching.post("/items/{key}/captions", tags=["teaching"], responses=_shown({"captions": ["a dog on a beach"]}))
@@ -321,7 +321,7 @@ async def judged(request: Request, text: Annotated[Sentence, Query(min_length=1)
 
 
 @judging.post("/judgements", tags=["judgements"], responses=_shown(JUDGED_EXAMPLE))
-async def judge(request: Request, said: JudgementBody) -> dict[str, Any]:
+async def keep_judgement(request: Request, said: JudgementBody) -> dict[str, Any]:
     """Keep that an item fits a sentence, which then finds it first, or does not, which leaves it out."""
     return await _service(request).judged(said.text, said.key, said.fits)
 

@@ -184,7 +184,9 @@ class TaughtFields(ItemFields, CaptionFields):
 class NextFields(Fields):
     """Which items not to name."""
 
-    skip: Annotated[list[Key], Field(max_length=1000, description="Items that were passed over.", examples=[[3]])] = []
+    passed: Annotated[
+        list[Key], Field(max_length=1000, description="Items that were passed over.", examples=[[3]])
+    ] = []
 
 
 class ManySearches(PageFields):

@@ -314,10 +314,10 @@ class Service:
         with self._slow_places.held():
             return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._teaching, work))
 
-    def taught(self, teacher: Teaches, skip: Collection[int] = ()) -> dict[str, Any]:
+    def taught(self, teacher: Teaches, passed_keys: Collection[int] = ()) -> dict[str, Any]:
         """Return how much was taught, and the items to teach next, each with the words that fit it best."""
         served, following, passed = self.served, [], set[str]()
-        for key in skip:
+        for key in passed_keys:
             with suppress(MissingItemError):
                 passed.add(served.id_of(key))
         for item in teacher.next(_NEXT, passed):

@@ -64,7 +64,9 @@ class Describer(Backbone):
     def preprocess(self, image: Image) -> Float[Tensor, "... 3 H W"]:
         return self._inner.preprocess(image)
 
-    def read(self, source: ClipSource, generator: Any = None, **_: bool) -> Float[Tensor, "... 3 H W"]:
+    def read(
+        self, source: ClipSource, generator: Any = None, *, to_store: bool = False, exact: bool = False
+    ) -> Float[Tensor, "... 3 H W"]:
         """Decode an image as an index does."""
         return self._inner.read(source, exact=False)
 

@@ -54,7 +54,7 @@ export const info = () => ask("api/info");
 export const item = (key, signal) => ask(`api/items/${key}`, { signal });
 export const looked = (key, q, signal) => ask(`api/items/${key}/looked?${new URLSearchParams({ q })}`, { signal });
 export const question = (key, text, signal) => ask(`api/items/${key}/ask`, { ...json({ question: text }), signal });
-export const teachNext = (skip) => ask(`api/teach?${new URLSearchParams(skip.map((key) => ["skip", key]))}`);
+export const teachNext = (passed) => ask(`api/teach?${new URLSearchParams(passed.map((key) => ["passed", key]))}`);
 export const teach = (key, captions) => ask(`api/items/${key}/captions`, json({ captions }));
 export const undo = () => ask("api/teach/undo", { method: "POST" });
 export const judged = (text) => ask(`api/judgements?${new URLSearchParams({ text })}`);
