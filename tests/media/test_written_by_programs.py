@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import ExifTags, Image
 
+from openvse.media import headers
 from openvse.media.headers import date_in_folders, date_in_name, read_xmp
 from openvse.media.listing import list_media
 from openvse.media.ranks import ranked_facts
@@ -399,3 +400,32 @@ def test_an_image_without_sidecars_opens_none(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "a.png").write_bytes(file.getvalue())
     monkeypatch.setattr("openvse.media.sidecars._content", lambda path: pytest.fail(str(path)))
     assert read_facts(tmp_path / "a.png") == FileFacts()
+
+
+class Gazetteer:
+    """Knows a town at 60.39, 5.32."""
+
+    def query(self, coordinates: list[tuple[float, float]]) -> list[dict[str, object]]:
+        town = {"city": "Bergen", "state": "Vestland", "country": "Norway", "latitude": 60.39, "longitude": 5.32}
+        return [town for _ in coordinates]
+
+
+def test_coordinates_have_names_if_nothing_else_names_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = (jpeg("red", exif_of(place=at)) for at in ((60.4, 5.3), (58.0, 5.3)))
+    assert "place" not in facts(tmp_path, {}, near).header or headers._known_places() is not None
+    monkeypatch.setattr(headers, "_known_places", Gazetteer)
+    assert facts(tmp_path, {}, near).header["place"] == ["Bergen", "Vestland", "Norway"]
+    assert "place" not in facts(tmp_path, {}, far).header
+    named = xmp_packet('photoshop:City="Bergenhus"')
+    assert facts(tmp_path, {"a.jpg.xmp": named}, near).header["place"] == ["Bergenhus"]
+    assert facts(tmp_path, {}, jpeg()).header == {}
+
+
+def test_the_package_names_places(tmp_path: Path) -> None:
+    pytest.importorskip("reverse_geocode")
+    places = {"Norway": (60.3913, 5.3221), "Switzerland": (47.5596, 7.5886), "Japan": (35.68, 139.76)}
+    for country, at in places.items():
+        found = facts(tmp_path, {}, jpeg("red", exif_of(place=at))).header["place"]
+        assert isinstance(found, list) and found[-1] == country

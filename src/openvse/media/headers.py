@@ -15,8 +15,10 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import cache
 from itertools import islice, takewhile
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from xml.etree import ElementTree
 
@@ -62,6 +64,8 @@ _UNSET = ("0", "1904-01-01T00:00", "1970-01-01T00:00")  # what clocks show that 
 _COMPANY = re.compile(r",? (corporation|corp|company|co|ltd|inc|gmbh|ag|optical|imaging)\b\.?", re.IGNORECASE)
 _OF_CAMERA = re.compile(r".*DIGITAL CAMERA|SONY DSC|DCIM\b.*|SAMSUNG|default|Untitled")  # no descriptions
 _LONGEST = 2000  # characters of a text
+_FARTHEST = 0.5  # degrees of latitude from the middle of a town, about 55 km
+_READS_PLACES = Lock()
 _MOST = 200  # keywords
 _RATED = (18246, 18249)  # what Windows notes in EXIF: stars, and stars as a percentage
 _NOTED = {"title": 40091, "description": 40092, "keywords": 40094}  # and its texts, in UTF-16
@@ -343,6 +347,34 @@ def coordinates_of(latitude: float, longitude: float) -> Header:
     if not known or abs(latitude) > 90 or abs(longitude) > 180:
         return {}
     return {"latitude": round(latitude, 6), "longitude": round(longitude, 6)}
+
+
+def said_of_place(latitude: object, longitude: object) -> Said:
+    """Return the names of a place on land, the narrowest first, by the extra ``places``, or nothing without it."""
+    known = Said(FactSource.COORDINATES)
+    if not isinstance(latitude, float) or not isinstance(longitude, float) or (gazetteer := _gazetteer()) is None:
+        return known
+    (found,) = gazetteer.query([(latitude, longitude)])
+    east = abs(longitude - found["longitude"]) * math.cos(math.radians(latitude))
+    if max(abs(latitude - found["latitude"]), east) > _FARTHEST:
+        return known
+    names = filter(None, (found.get(each) for each in ("city", "county", "state", "country")))
+    return Said(FactSource.COORDINATES, {"place": [*dict.fromkeys(map(str, names))]})
+
+
+def _gazetteer() -> Any:
+    """Return the places that the package knows, which takes 2 s once, or None without it."""
+    with _READS_PLACES:
+        return _known_places()
+
+
+@cache
+def _known_places() -> Any:
+    try:
+        import reverse_geocode
+    except ImportError:
+        return None
+    return reverse_geocode.GeocodeData()
 
 
 def _stored(value: object) -> object:

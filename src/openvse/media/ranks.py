@@ -34,6 +34,7 @@ class FactSource(Enum):
     CONTAINER = "container of a video"
     NAME = "file name"
     FOLDERS = "names of folders"
+    COORDINATES = "names of coordinates"
 
 
 _KINDS = ("shot", "scanned", "named")  # of dates: a weaker one may mean another day, whatever its source

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from openvse.errors import DataError, OpenVSEError, decoded_text, message_of
-from openvse.media.headers import coordinates_of, date_in_folders, plain_text, read_xmp, said_by
+from openvse.media.headers import coordinates_of, date_in_folders, plain_text, read_xmp, said_by, said_of_place
 from openvse.media.listing import PICASA, PLAIN
 from openvse.media.matching import caseless
 from openvse.media.names import escaped, foreign_kind, is_video_name, names_image
@@ -208,6 +208,9 @@ def read_facts(path: Path, sidecars: Sequence[Path] = (), folders: int = 0) -> F
             said = said or f"it cannot be read ({message_of(error, 80)})"
             facts.problems.append(f"{escaped(each)}: {said}")
     facts.header = ranked_facts([*own, *beside])
+    if "place" not in facts.header:
+        by_name = said_of_place(facts.header.get("latitude"), facts.header.get("longitude"))
+        facts.header = ranked_facts([*own, *beside, by_name])
     facts.differing = dict.fromkeys(differing(own, beside), path)
     return facts
 
