@@ -74,12 +74,7 @@ def _identifiers(copy: _Copy) -> None:
     ids = copy.corpus.image_ids
     repeated = sorted(image_id for image_id, count in Counter(ids).items() if count > 1)
     require(not repeated, f"image {next(iter(repeated), '')} is listed twice: list it once, with all its captions")
-    lengths = {
-        len(ids),
-        len(copy.corpus.image_paths),
-        len(copy.corpus.splits),
-        copy.corpus.relevance.num_images,
-    }
+    lengths = {len(ids), len(copy.corpus.image_paths), len(copy.corpus.splits), copy.corpus.relevance.num_images}
     require(len(lengths) == 1, "image_ids, image_paths, splits and relevance differ in number: use build_corpus")
 
 
@@ -92,8 +87,7 @@ def _partners(copy: _Copy) -> None:
     ):
         alone = np.setdiff1d(np.arange(count), paired)
         require(
-            not len(alone),
-            f"{what} {next(iter(alone), '')} belongs to nothing: use build_corpus, which leaves it out",
+            not len(alone), f"{what} {next(iter(alone), '')} belongs to nothing: use build_corpus, which leaves it out"
         )
         require(not len(np.setdiff1d(paired, np.arange(count))), f"relevance names a {what} that is not there")
     blank = [number for number, caption in enumerate(captions) if not caption.strip()]

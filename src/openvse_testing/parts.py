@@ -118,21 +118,13 @@ _MODULES: Mapping[str, Sequence[Callable[[Any], None]]] = {
     "similarity": SIMILARITY_PROMISES,
     **ENCODER_PROMISES,
 }
-_SAMPLES = {
-    "data set": "a copy of it",
-    "image format": "a file of it",
-    "store": "a folder that does not exist yet",
-}
+_SAMPLES = {"data set": "a copy of it", "image format": "a file of it", "store": "a folder that does not exist yet"}
 # A large margin, so that the negatives of random embeddings violate it.
 _USUAL: Mapping[str, Any] = {"miner": "hardest", "criterion": {"name": "hinge", "margin": 1.5}}
 
 
 def check_part(
-    kind: Registry[Any] | str,
-    part: Any,
-    *,
-    options: Mapping[str, Any] = NO_OPTIONS,
-    sample: Path | None = None,
+    kind: Registry[Any] | str, part: Any, *, options: Mapping[str, Any] = NO_OPTIONS, sample: Path | None = None
 ) -> None:
     """Check that a part of any kind that openvse takes from packages and plug-ins keeps the promises of its kind.
 

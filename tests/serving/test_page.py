@@ -23,8 +23,7 @@ from tests.serving.test_teaching_api import service_of as teaching_service
 from tests.teaching.folders import make_index
 
 CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
-    None,
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
 )
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]
 
@@ -232,11 +231,7 @@ def test_a_slow_second_model_is_told(url: str, open_page: Open) -> None:
 
 
 def test_the_mouse_takes_the_panel_from_image_to_image(
-    own_place: Place,
-    model: TwoTower,
-    running: Callable[[Service], Running],
-    open_page: Open,
-    troubles: list[str],
+    own_place: Place, model: TwoTower, running: Callable[[Service], Running], open_page: Open, troubles: list[str]
 ) -> None:
     frames = [Image.new("RGB", (64, 48), colour) for colour in ("red", "green", "blue")]
     frames[0].save(own_place.photos / "moving.gif", save_all=True, append_images=frames[1:], duration=80)
@@ -335,13 +330,7 @@ def test_an_image_that_the_browser_cannot_show_has_a_preview(
 
 
 def test_regions_are_numbered_where_they_overlap(url: str, open_page: Open, troubles: list[str]) -> None:
-    boxes = [
-        [0.1, 0.1, 0.6, 0.9],
-        [0.12, 0.1, 0.62, 0.9],
-        [0.4, 0.3, 0.9, 0.95],
-        [0, 0, 1, 1],
-        [0.7, 0, 1, 0.3],
-    ]
+    boxes = [[0.1, 0.1, 0.6, 0.9], [0.12, 0.1, 0.62, 0.9], [0.4, 0.3, 0.9, 0.95], [0, 0, 1, 1], [0.7, 0, 1, 0.3]]
     looked = {"of": "score", "boxes": boxes, "shares": [0.3, 0.2, 0.1, -0.1, 0.05], "tiled": False}
     told = {**looked, "words": ["grass"], "word_shares": [0.5], "view": 1, "views": 1}
     page = open_page(f"{url}/?q=grass")
@@ -484,12 +473,7 @@ def test_the_page_is_small(url: str, open_page: Open) -> None:
 
 @pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 390)], ids=["light", "dark on a phone"])
 def test_captions_are_typed_by_keyboard_alone(
-    tmp_path: Path,
-    running: Callable[[Service], Running],
-    open_page: Open,
-    troubles: list[str],
-    dark: bool,
-    width: int,
+    tmp_path: Path, running: Callable[[Service], Running], open_page: Open, troubles: list[str], dark: bool, width: int
 ) -> None:
     url, file = (
         running(teaching_service(tmp_path, make_index(tmp_path, 24, 19))).url,

@@ -22,10 +22,7 @@ def small_model(classes: int = 0) -> TwoTower:
     tree = {
         "embed_dim": 8,
         "image": {"encoder": encoder, "aggregator": {"name": "pooled_linear", "classes": classes}},
-        "text": {
-            "encoder": {"name": "bigru", "word_dim": 4, "min_count": 1},
-            "aggregator": "pooled_linear",
-        },
+        "text": {"encoder": {"name": "bigru", "word_dim": 4, "min_count": 1}, "aggregator": "pooled_linear"},
     }
     model = build_model(TwoTowerSpec.of(tree), captions=SAID, seed=0).eval()
     assert len(class_names("auto", model)) == classes

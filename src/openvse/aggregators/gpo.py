@@ -124,8 +124,7 @@ class Interpolation(nn.Module):
 
 
 GENERATORS: Registry[Generator] = Registry(
-    "generator",
-    {"bigru": BiGRUGenerator, "interpolation": Interpolation, "mlp": MLP, "transformer": Transformer},
+    "generator", {"bigru": BiGRUGenerator, "interpolation": Interpolation, "mlp": MLP, "transformer": Transformer}
 )
 
 
@@ -316,13 +315,7 @@ class GPODataDependent(Pooling):
     """
 
     def __init__(
-        self,
-        *,
-        input_dim: int,
-        embed_dim: int,
-        position_dim: int = 32,
-        hidden_dim: int = 32,
-        temperature: float = 0.1,
+        self, *, input_dim: int, embed_dim: int, position_dim: int = 32, hidden_dim: int = 32, temperature: float = 0.1
     ) -> None:
         super().__init__(input_dim=input_dim, embed_dim=embed_dim)
         self.position_dim = position_dim

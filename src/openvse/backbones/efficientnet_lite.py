@@ -157,17 +157,7 @@ def _backward(
     """Return the gradient of a convolution's input or of its weights."""
     groups = pixels.shape[1] // weight.shape[1]
     gradients = _convolution_backward(
-        gradient,
-        pixels,
-        weight,
-        None,
-        [stride] * 2,
-        [padding] * 2,
-        [1, 1],
-        False,
-        [0, 0],
-        groups,
-        [*wanted, False],
+        gradient, pixels, weight, None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], groups, [*wanted, False]
     )
     one: Tensor = gradients[0] if wanted[0] else gradients[1]
     return one

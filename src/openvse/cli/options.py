@@ -187,10 +187,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
             continue
         options |= {setting.name: setting.option for setting in settings.values()}
         given = [one for one in settings.values() if one.panel is not None and one.name not in own.parameters]
-        makers[name] = (
-            (kind if kind is each.annotation else partial(partial, kind)),
-            [one.name for one in given],
-        )
+        makers[name] = ((kind if kind is each.annotation else partial(partial, kind)), [one.name for one in given])
         for one in given:
             typed = list[str] if one.is_list else one.type
             default = one.default or None if one.is_list else one.default

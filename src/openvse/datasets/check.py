@@ -54,11 +54,7 @@ class Finding:
 
 
 def check_data(
-    source: str | Path,
-    *,
-    quick: bool = False,
-    allow_outside: bool = False,
-    progress: OnProgress | None = None,
+    source: str | Path, *, quick: bool = False, allow_outside: bool = False, progress: OnProgress | None = None
 ) -> list[Finding]:
     """Check a copy of a published data set for completeness, and your own data for faults that harm training.
 
@@ -238,10 +234,7 @@ def _features(features: ArrayFeatures) -> list[Finding]:
     shapes = [
         f"{part.rows.path.name} {list(part.rows.shape)}, {part.repeats} row(s) an image" for part in features.parts
     ]
-    return [
-        Finding("ok", f"features: {'; '.join(shapes)}"),
-        *(Finding("WRONG", fault) for fault in features.faults()),
-    ]
+    return [Finding("ok", f"features: {'; '.join(shapes)}"), *(Finding("WRONG", fault) for fault in features.faults())]
 
 
 def _leakage(corpus: Corpus, progress: OnProgress | None) -> Finding:

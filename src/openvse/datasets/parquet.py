@@ -15,14 +15,7 @@ from typing import Any
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.splits import equal_content
 from openvse.datasets.layout import named_splits
-from openvse.datasets.rows import (
-    SPLIT_FIELD,
-    USUAL,
-    Columns,
-    check_size,
-    kind_of_value,
-    read_record,
-)
+from openvse.datasets.rows import SPLIT_FIELD, USUAL, Columns, check_size, kind_of_value, read_record
 from openvse.errors import BadImageError, DataError, OpenVSEError, install, message_of
 from openvse.media.listing import Problem, walk_files
 from openvse.media.packed import PackedFile
@@ -213,11 +206,7 @@ def _columns(path: Path, schema: Any, columns: Columns) -> tuple[str, str, list[
     if pa.types.is_struct(kind):
         inner = {kind.field(n).name for n in range(kind.num_fields)}
         if "bytes" in inner or "path" in inner:
-            return (
-                f"{image}.bytes" if "bytes" in inner else "",
-                f"{image}.path" if "path" in inner else "",
-                captions,
-            )
+            return (f"{image}.bytes" if "bytes" in inner else "", f"{image}.path" if "path" in inner else "", captions)
     raise DataError(
         f"{path}: column {image!r} has the type {kind}: give paths (string), the bytes of images (binary), or a "
         "structure of bytes and path"

@@ -21,16 +21,7 @@ _PATHS = ("file_name", "image", "path", "video", "filepath", "filename", "file")
 IMAGE_FIELDS = (*_PATHS, "image_path", "image_name")
 """The possible names of the field with the image or clip. If several are present, the first counts."""
 
-CAPTION_FIELDS = (
-    "captions",
-    "caption",
-    "text",
-    "description",
-    "title",
-    "sentences",
-    "sentences_raw",
-    "comment",
-)
+CAPTION_FIELDS = ("captions", "caption", "text", "description", "title", "sentences", "sentences_raw", "comment")
 """The possible names of the field with one or more captions. If several are present, the first counts."""
 
 _NUMBERED = re.compile(r"captions?_?[0-9]+")

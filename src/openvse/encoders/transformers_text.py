@@ -12,13 +12,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from openvse.backbones.fine_tuning import (
-    TrainedBlocks,
-    checkpoint_blocks,
-    freeze_unreached,
-    lora_of,
-    set_backbone_mode,
-)
+from openvse.backbones.fine_tuning import TrainedBlocks, checkpoint_blocks, freeze_unreached, lora_of, set_backbone_mode
 from openvse.backbones.pretrained import load_backbone, load_tokenizer
 from openvse.encoders.augmentations import TokenAugmentation, TokenMode
 from openvse.encoders.base import TextEncoder
@@ -28,14 +22,7 @@ from openvse.functional import keep_at_least_one, masked_mean
 from openvse.kernels import is_traced
 from openvse.layers.linear import xavier_linear
 from openvse.registry import Maker
-from openvse.tokenization.vocabulary import (
-    Cleaning,
-    Coverage,
-    UnknownWord,
-    cleaned,
-    count_spelled,
-    unknown_words,
-)
+from openvse.tokenization.vocabulary import Cleaning, Coverage, UnknownWord, cleaned, count_spelled, unknown_words
 from openvse.types import Features, Inputs, moved, on_cpu
 
 # SigLIP was trained on captions padded to all positions, and attends to the padding.

@@ -11,13 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from openvse.errors import DataError, RecipeError
-from openvse.evaluation.places import (
-    NDCG_AT,
-    Places,
-    map_by_chance,
-    ndcg_by_chance,
-    reciprocal_rank_by_chance,
-)
+from openvse.evaluation.places import NDCG_AT, Places, map_by_chance, ndcg_by_chance, reciprocal_rank_by_chance
 from openvse.evaluation.ranking import QueryRanks, Ranks
 from openvse.output.documents import CONFIDENCE
 from openvse.registry import Registry
@@ -275,12 +269,7 @@ def _misses(relevant: Int[np.ndarray, "Q"], candidates: int, k: int) -> Float[np
 
 
 def grouped_intervals(
-    columns: Float[np.ndarray, "Q M"],
-    names: Sequence[str],
-    groups: Int[np.ndarray, "Q"],
-    *,
-    resamples: int,
-    seed: int,
+    columns: Float[np.ndarray, "Q M"], names: Sequence[str], groups: Int[np.ndarray, "Q"], *, resamples: int, seed: int
 ) -> dict[str, tuple[float, float]]:
     """Return percentile intervals of the means of columns by name, times 100, or none without resamples.
 

@@ -75,9 +75,7 @@ class Places:
         return np.asarray(1.0 / self.places[self._groups[0]])
 
     @cached_property
-    def _groups(
-        self,
-    ) -> tuple[Int[np.ndarray, "Q"], Int[np.ndarray, "Q"], Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
+    def _groups(self) -> tuple[Int[np.ndarray, "Q"], Int[np.ndarray, "Q"], Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
         """Where each query begins, its number of relevant candidates, and the query number and j of each pair."""
         _, starts, number, counts = np.unique(self.queries, return_index=True, return_inverse=True, return_counts=True)
         return starts, counts, number, 1 + np.arange(len(number)) - starts[number]
@@ -159,7 +157,5 @@ class PlaceCounter:
         order = torch.arange(len(first), device=first.device) - first
         ahead = torch.where(order == 0, best[self._queries], self._ahead)
         return Places(
-            queries=self._queries.cpu().numpy(),
-            places=(ahead + order + 1).cpu().numpy(),
-            num_candidates=num_candidates,
+            queries=self._queries.cpu().numpy(), places=(ahead + order + 1).cpu().numpy(), num_candidates=num_candidates
         )

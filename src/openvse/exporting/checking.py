@@ -261,9 +261,7 @@ def check_readers(model: TwoTower, folder: Path) -> list[Deviation]:
     with quiet(*OF_WORDS):
         deviations = [
             deviation(
-                "sentences",
-                model.encode_text(PROBES[:-1]).vectors.numpy(),
-                runtime.encode_text(PROBES[:-1]).vectors,
+                "sentences", model.encode_text(PROBES[:-1]).vectors.numpy(), runtime.encode_text(PROBES[:-1]).vectors
             )
         ]
     if runtime.description.image.reading is not None:

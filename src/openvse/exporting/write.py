@@ -157,11 +157,7 @@ def write_onnx(traced_program: Any, names: Sequence[str], path: Path, side: str)
     try:
         with _silence(), torch.no_grad():
             made: Any = torch.onnx.export(
-                traced_program,
-                input_names=list(names),
-                output_names=["embeddings"],
-                dynamo=True,
-                verbose=False,
+                traced_program, input_names=list(names), output_names=["embeddings"], dynamo=True, verbose=False
             )
     except Exception as error:
         raise ModelError(f"the {side} side has no form in ONNX ({message_of(error)}): report it") from error
@@ -376,11 +372,7 @@ def _card(model: TwoTower, name: str) -> str:
     data = model.provenance.get("data")
     trained = f", trained on {data['name']}" if isinstance(data, Mapping) and "name" in data else ""
     reads = (
-        [
-            f"openvse index {name} photos --out index",
-            'openvse search index "a dog on a beach"',
-            "openvse serve index",
-        ]
+        [f"openvse index {name} photos --out index", 'openvse search index "a dog on a beach"', "openvse serve index"]
         if model.reads_images
         else ["# this model reads stored features: OnnxModel.encode_features"]
     )

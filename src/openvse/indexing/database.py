@@ -61,10 +61,7 @@ CREATE INDEX items_content ON items (size, content);
 WordTable: TypeAlias = Literal["words", "texts"]
 """The full-text tables: words of names and metadata, and words that were read in images."""
 
-_WORDS_OF = {
-    "words": ("items", "words_of(CAST(id AS BLOB), metadata)"),
-    "texts": ("readings", "words_in(lines)"),
-}
+_WORDS_OF = {"words": ("items", "words_of(CAST(id AS BLOB), metadata)"), "texts": ("readings", "words_in(lines)")}
 
 FOLLOW_LINKS = "follow_links"
 """The name under which an index notes that links are followed, or "" if they are not."""

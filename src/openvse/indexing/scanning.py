@@ -29,16 +29,7 @@ from openvse.indexing.conditions import FIELDS
 from openvse.indexing.database import CLOCK, ONLY_HEADER, Database, Root, decode_id, encode_id
 from openvse.indexing.manifest import Held, Item
 from openvse.indexing.words import TITLE_KEYS
-from openvse.media.listing import (
-    AGAIN,
-    LeftOut,
-    Listing,
-    each_once,
-    identity_of,
-    list_folders,
-    rules_of,
-    walk_files,
-)
+from openvse.media.listing import AGAIN, LeftOut, Listing, each_once, identity_of, list_folders, rules_of, walk_files
 from openvse.media.matching import find_files, paths_below
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.ranks import FactSource, first_stated
@@ -112,12 +103,7 @@ class RootListing:
 
 
 def list_roots(
-    roots: Sequence[Root],
-    *,
-    videos: bool,
-    ignore: Sequence[str],
-    follow_links: bool,
-    labels: Collection[str] = (),
+    roots: Sequence[Root], *, videos: bool, ignore: Sequence[str], follow_links: bool, labels: Collection[str] = ()
 ) -> list[RootListing]:
     """List the images below existing roots. A file whose id begins like another label's of all ``labels`` fails."""
     there = {root: Path(root.path) for root in roots if Path(root.path).is_dir()}

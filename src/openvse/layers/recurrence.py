@@ -94,10 +94,7 @@ def scanned_states(
     def step(state: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
         of_state = torch.addmm(state_bias, state, state_weight.T)
         (door_r, door_z, new), (state_r, state_z, state_n) = gates.chunk(3, dim=1), of_state.chunk(3, dim=1)
-        update, candidate = (
-            (door_z + state_z).sigmoid(),
-            (new + (door_r + state_r).sigmoid() * state_n).tanh(),
-        )
+        update, candidate = ((door_z + state_z).sigmoid(), (new + (door_r + state_r).sigmoid() * state_n).tanh())
         after = candidate + update * (state - candidate)
         return after, after.clone()
 

@@ -177,10 +177,7 @@ class Objective(nn.Module):
     def at_collapse(self, batch: ScoredBatch) -> Float[Tensor, ""]:
         """Return the loss of this batch at collapse, when all embeddings are equal (``training/collapse.py``)."""
         equal = replace(
-            batch,
-            scores=torch.ones_like(batch.scores),
-            images=_all_equal(batch.images),
-            texts=_all_equal(batch.texts),
+            batch, scores=torch.ones_like(batch.scores), images=_all_equal(batch.images), texts=_all_equal(batch.texts)
         )
         loss: Tensor = self(equal)["loss"]
         return loss

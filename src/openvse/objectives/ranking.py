@@ -363,12 +363,7 @@ class MultiViewBound(_OfViews):
     """
 
     def __init__(
-        self,
-        *,
-        miner: Miner,
-        criterion: Criterion,
-        reduction: Literal["sum", "mean"] = "sum",
-        gated: bool = True,
+        self, *, miner: Miner, criterion: Criterion, reduction: Literal["sum", "mean"] = "sum", gated: bool = True
     ) -> None:
         super().__init__(miner=miner, criterion=criterion, reduction=reduction)
         self.gated = gated
@@ -391,8 +386,6 @@ class MultiViewBound(_OfViews):
             rivals = rivals.masked_fill(harmless, MASKED)
         num_views = len(views)
         losses = self.criterion.pair_loss(
-            views[:, anchors, candidates].flatten(),
-            rivals.repeat(num_views, 1),
-            negatives.repeat(num_views, 1),
+            views[:, anchors, candidates].flatten(), rivals.repeat(num_views, 1), negatives.repeat(num_views, 1)
         )
         return self.reduce(losses.view(num_views, -1).mean(dim=0))

@@ -262,10 +262,7 @@ class SearchEngine:
         return hits[0] if isinstance(queries, Query) or is_one(queries) else hits
 
     def answer(
-        self,
-        queries: OneQuery | Iterable[OneQuery],
-        page: Page | Sequence[Page] | None = None,
-        rerank: Any = None,
+        self, queries: OneQuery | Iterable[OneQuery], page: Page | Sequence[Page] | None = None, rerank: Any = None
     ) -> list[Answer]:
         """Return a page of the best items for every query.
 

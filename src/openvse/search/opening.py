@@ -215,12 +215,7 @@ def open(place: str | Path, *, model: str | Path | None = None, device: str = "c
 
 
 def load_for_index(
-    folder: Path,
-    manifest: IndexManifest,
-    named: str | None = None,
-    *,
-    device: str = "cpu",
-    threads: int | None = None,
+    folder: Path, manifest: IndexManifest, named: str | None = None, *, device: str = "cpu", threads: int | None = None
 ) -> LoadedModel:
     """Load the embedder of an index's queries: the towers beside it, or else a model. The log names it."""
 

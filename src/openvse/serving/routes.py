@@ -165,9 +165,7 @@ async def search_image(request: Request, image: Image, asked: Annotated[OneSearc
 
 
 @api.post(
-    "/images",
-    tags=["search"],
-    responses={**UPLOAD_REFUSALS, **_shown({"image": "0123456789abcdef0123456789abcdef"})},
+    "/images", tags=["search"], responses={**UPLOAD_REFUSALS, **_shown({"image": "0123456789abcdef0123456789abcdef"})}
 )
 async def keep_image(request: Request, image: Image) -> dict[str, str]:
     """Store an image for searches by the name that is returned, until the server ends."""
@@ -212,10 +210,7 @@ def item(request: Request, key: ItemKey) -> dict[str, Any]:
 
 
 @api.get(
-    "/items/{key}/thumbnail",
-    tags=["items"],
-    response_class=Response,
-    responses={200: {"content": {"image/webp": {}}}},
+    "/items/{key}/thumbnail", tags=["items"], response_class=Response, responses={200: {"content": {"image/webp": {}}}}
 )
 async def thumbnail(
     request: Request, key: ItemKey, large: bool = False, v: Annotated[str, Query(max_length=64)] = ""

@@ -124,9 +124,7 @@ def fields_of(kind: type) -> type[Fields]:
         typed = (
             _TYPES.get(name)
             or Annotated[
-                setting.type,
-                WrapValidator(partial(_checked, setting)),
-                Field(json_schema_extra={**setting.bounds}),
+                setting.type, WrapValidator(partial(_checked, setting)), Field(json_schema_extra={**setting.bounds})
             ]
         )
         about = Field(description=each.about)
@@ -194,11 +192,7 @@ class ManySearches(PageFields):
 
     queries: Annotated[
         list[SearchFields],
-        Field(
-            min_length=1,
-            max_length=64,
-            examples=[[{"text": "a dog"}, {"text": "a cat", "avoid": ["indoors"]}]],
-        ),
+        Field(min_length=1, max_length=64, examples=[[{"text": "a dog"}, {"text": "a cat", "avoid": ["indoors"]}]]),
     ]
 
     @model_validator(mode="after")

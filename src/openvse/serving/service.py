@@ -106,10 +106,7 @@ class Service:
         self._slow_turn = asyncio.Lock()
         self._turns = WeakValueDictionary[str, asyncio.Lock]()
         self._gatherer: Gatherer[tuple[Query, Page], ServedAnswer] = Gatherer(
-            self._answers,
-            self._main,
-            together=self.limits.together,
-            on_call=self.metrics.together.observe,
+            self._answers, self._main, together=self.limits.together, on_call=self.metrics.together.observe
         )
         self._following: asyncio.Task[None] | None = None
         self.metrics.watch("items", "Items of the index.", lambda: len(self.served))

@@ -104,12 +104,7 @@ class Teacher:
         IndexFormatError: another process teaches the index, or it is one of sentences, or has an engine.
     """
 
-    def __init__(
-        self,
-        place: Path,
-        model: Any,
-        file: Path | None = None,
-    ) -> None:
+    def __init__(self, place: Path, model: Any, file: Path | None = None) -> None:
         manifest = read_manifest(place)
         if manifest.holds != "images" or manifest.engine:
             raise IndexFormatError(f"index {place} holds sentences, or has an engine: teach one of images without")
