@@ -34,16 +34,7 @@ ROOM_FOR_GRAPH = "4GB"  # of PostgreSQL, so that a graph of a million is built i
 PEERS = ("faiss_flat", "faiss_hnsw", "usearch", "hnswlib")
 
 Row = list[object]
-HEADER = [
-    "engine",
-    "p50 (ms)",
-    "p95 (ms)",
-    "recall@10",
-    "build (s)",
-    "disk (MB)",
-    "memory (MB)",
-    "reopen (s)",
-]
+HEADER = ["engine", "p50 (ms)", "p95 (ms)", "recall@10", "build (s)", "disk (MB)", "memory (MB)", "reopen (s)"]
 
 
 def as_queries(vectors: torch.Tensor) -> ArraySet:

@@ -167,13 +167,7 @@ def product_report(num_images: int, repeats: int) -> str:
         above = peak_memory(_count_views, partial(_views, num_images, count)) / 2**20
         rows.append([f"K = {count}", product, evaluated, f"{evaluated / product:.2f}", f"{above:.1f}"])
     size = f"{num_images:,} images x {CAPTIONS * num_images:,} texts x {DIM}, median of {repeats}"
-    header = [
-        "embeddings of an image",
-        "product, s",
-        "evaluation, s",
-        "ratio",
-        "peak MiB above the embeddings",
-    ]
+    header = ["embeddings of an image", "product, s", "evaluation, s", "ratio", "peak MiB above the embeddings"]
     return f"{size}; {environment()}\n\n{table(header, rows)}"
 
 

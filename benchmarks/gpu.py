@@ -74,16 +74,9 @@ class Model:
 
 
 MODELS = (
+    Model("VSE-infinity, BiGRU", "vse_infinity/coco_regions_bigru", (f"image.encoder={STORED}",), ("fp32", "bf16")),
     Model(
-        "VSE-infinity, BiGRU",
-        "vse_infinity/coco_regions_bigru",
-        (f"image.encoder={STORED}",),
-        ("fp32", "bf16"),
-    ),
-    Model(
-        "VSE-infinity, BERT",
-        "vse_infinity/coco_regions_bert",
-        (f"image.encoder={STORED}", "text.encoder.model=<bert>"),
+        "VSE-infinity, BERT", "vse_infinity/coco_regions_bert", (f"image.encoder={STORED}", "text.encoder.model=<bert>")
     ),
     Model(
         "VSE-infinity, BiGRU, a process that reads",
@@ -219,12 +212,7 @@ def write_clip(folder: Path, words: Sequence[str], small: bool) -> Path:
     vision: dict[str, Any] = {"patch_size": 32}
     if small:
         text |= {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 64}
-        vision |= {
-            "num_hidden_layers": 1,
-            "hidden_size": 64,
-            "num_attention_heads": 2,
-            "intermediate_size": 64,
-        }
+        vision |= {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 64}
     config = CLIPConfig(text_config=text, vision_config=vision)
     CLIPModel(config).save_pretrained(folder)
     (folder / "vocab.json").write_text(json.dumps({piece: place for place, piece in enumerate(pieces)}))
@@ -454,11 +442,7 @@ def agreement(place: Place, to: Results) -> None:
         slope = torch.cat([p.grad.flatten().cpu() for p in loop.learned if p.grad is not None])
         losses = torch.stack([loop() for _ in range(count)]).cpu()
         weights = torch.cat([weight.detach().flatten().cpu() for weight in loop.model.parameters()])
-        return (
-            losses,
-            slope,
-            weights - torch.cat([weight.detach().flatten() for weight in model.parameters()]),
-        )
+        return (losses, slope, weights - torch.cat([weight.detach().flatten() for weight in model.parameters()]))
 
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False  # for the GRU; PyTorch's default rounds its products to 10 bits
@@ -620,12 +604,7 @@ def main() -> None:
                 with to.guarded(section):
                     run()
                 if given.json is not None:
-                    found = {
-                        "device": name,
-                        "environment": environment(),
-                        "rows": to.rows,
-                        "details": to.details,
-                    }
+                    found = {"device": name, "environment": environment(), "rows": to.rows, "details": to.details}
                     given.json.write_text(json.dumps(found, indent=1))
     print(f"\n{table(['what', name, 'goal'], to.rows)}")
 

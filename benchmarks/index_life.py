@@ -62,10 +62,7 @@ def model_of_images() -> TwoTower:
     tree = {
         "name": "benchmark",
         "embed_dim": 512,
-        "image": {
-            "encoder": {"name": "efficientnet_lite0", "pretrained": False},
-            "aggregator": "gpo",
-        },
+        "image": {"encoder": {"name": "efficientnet_lite0", "pretrained": False}, "aggregator": "gpo"},
         "text": {"encoder": {"name": "bigru", "word_dim": 8, "min_count": 1}, "aggregator": "gpo"},
         "objective": {"ranking": {"name": "contrast", "miner": "hardest", "criterion": "hinge"}},
         "data": {"source": "nothing.csv"},
@@ -92,10 +89,7 @@ def beside_extraction(folder: Path, images: int, repeats: int) -> str:
         assert build_index(model, photos, next(places), batch_size=BATCH).count == images
 
     extraction, indexing = median_times([extract, index], repeats, warmup=1)
-    rows = [
-        ["extraction alone", images / extraction, 1.0],
-        ["indexing", images / indexing, indexing / extraction],
-    ]
+    rows = [["extraction alone", images / extraction, 1.0], ["indexing", images / indexing, indexing / extraction]]
     return table([f"{images} images", "images/s", "time, ratio to extraction"], rows)
 
 

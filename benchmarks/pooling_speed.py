@@ -39,12 +39,7 @@ class PoolingSpeed:
 
 
 def time_poolings(
-    names: Sequence[str] = POOLINGS,
-    *,
-    elements: int = 36,
-    width: int = 1024,
-    batch: int = 128,
-    repeats: int = 5,
+    names: Sequence[str] = POOLINGS, *, elements: int = 36, width: int = 1024, batch: int = 128, repeats: int = 5
 ) -> list[PoolingSpeed]:
     """Time poolings on random sets; they take turns.
 

@@ -38,10 +38,7 @@ WORDS = {"name": "bigru", "word_dim": 300, "min_count": 1}
 UNTRAINED: dict[str, dict[str, object]] = {
     "one vector": {"aggregator": "gpo"},
     "three views": {"aggregator": {"name": "multi_view", "num_views": 3}},
-    "pairs": {
-        "aggregator": "tokens",
-        "similarity": {"name": "fused", "fusion": {"name": "score_attention"}},
-    },
+    "pairs": {"aggregator": "tokens", "similarity": {"name": "fused", "fusion": {"name": "score_attention"}}},
 }
 
 

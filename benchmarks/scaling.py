@@ -212,8 +212,7 @@ def measure(drawn: Drawn) -> None:
     from _measure import environment
 
     print(
-        f"{environment()}; {drawn.images:,} x {drawn.regions} x {drawn.width}, {drawn.captions:,} captions",
-        flush=True,
+        f"{environment()}; {drawn.images:,} x {drawn.regions} x {drawn.width}, {drawn.captions:,} captions", flush=True
     )
     if not (drawn.folder / "captions.csv").exists():
         drawn.folder.mkdir(parents=True, exist_ok=True)

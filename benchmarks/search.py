@@ -78,11 +78,7 @@ def compare_products(items: int, dim: int, repeats: int) -> str:
         (f"engine, {MANY} queries, float16", partial(double.search, many, TOP_K)),
     ]
     seconds = dict(
-        zip(
-            (name for name, _ in sides),
-            median_times([side for _, side in sides], repeats, rest=REST),
-            strict=True,
-        )
+        zip((name for name, _ in sides), median_times([side for _, side in sides], repeats, rest=REST), strict=True)
     )
     one_pass, product = seconds[sides[0][0]], seconds[f"product, {MANY} queries"]
     rows = [

@@ -96,11 +96,7 @@ def our_loss(model: TwoTower, objective: Objective, batch: Batch) -> Tensor:
 
 
 def step(
-    loss_of: Loss,
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    drawn: Iterator[Batch],
-    precision: torch.dtype,
+    loss_of: Loss, module: nn.Module, optimizer: torch.optim.Optimizer, drawn: Iterator[Batch], precision: torch.dtype
 ) -> float:
     """Train on one batch and return its loss."""
     with torch.autocast("cpu", precision, enabled=precision != torch.float32):
@@ -150,14 +146,7 @@ def main() -> None:
     """Print the table."""
     rows = [measure(name, precision) for name in SETTINGS for precision in (torch.float32, torch.bfloat16)]
     print(environment())
-    header = [
-        "setting",
-        "precision",
-        "openvse, ms",
-        "plain loop, ms",
-        "ratio",
-        "largest difference of the loss",
-    ]
+    header = ["setting", "precision", "openvse, ms", "plain loop, ms", "ratio", "largest difference of the loss"]
     print(table(header, rows))
 
 

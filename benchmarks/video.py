@@ -120,11 +120,7 @@ def measure(folder: Path, seconds: int, repeats: int) -> list[list[str]]:
     for name, (suffix, codec, keys_every) in CODECS.items():
         path = folder / f"{keys_every}.{suffix}"
         write_video(path, frames, codec, keys_every)
-        readers = [
-            partial(decode_all, path),
-            partial(decode_in_order, path, len(frames)),
-            partial(read_frames, path),
-        ]
+        readers = [partial(decode_all, path), partial(decode_in_order, path, len(frames)), partial(read_frames, path)]
         rows.append(row(name, len(frames), readers, repeats))
     for suffix in ("gif", "webp"):
         path = folder / f"a.{suffix}"
@@ -140,15 +136,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()
     print(environment())
-    head = [
-        "clip",
-        "decode all",
-        "in order",
-        "openvse",
-        "frames/s",
-        "frames/s of the clip",
-        "openvse / decode all",
-    ]
+    head = ["clip", "decode all", "in order", "openvse", "frames/s", "frames/s of the clip", "openvse / decode all"]
     for seconds in options.seconds:
         print(f"\n{seconds} s, clips in a CPU second (8 frames of each):\n")
         with tempfile.TemporaryDirectory() as folder:

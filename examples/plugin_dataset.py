@@ -8,7 +8,7 @@ from pathlib import Path
 from openvse.corpus import Corpus, Record, build_corpus
 from openvse.datasets import DATASETS, open_corpus
 from openvse.errors import DataError
-from openvse.testing import check_dataset
+from openvse_testing import check_dataset
 
 
 def open_pairs(root: Path, *, require_images: bool = True) -> Corpus:

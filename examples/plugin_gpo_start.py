@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from openvse.aggregators import AGGREGATORS, GPO
-from openvse.testing import check_aggregator
+from openvse_testing import check_aggregator
 
 
 class GPOFromKMax(GPO):

@@ -10,7 +10,7 @@ from torch import Tensor
 import openvse
 from openvse.aggregators import AGGREGATORS, Pooling
 from openvse.errors import RecipeError
-from openvse.testing import check_aggregator
+from openvse_testing import check_aggregator
 
 
 class Power(Pooling):

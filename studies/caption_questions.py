@@ -29,20 +29,7 @@ from openvse.datasets import open_corpus
 from openvse.tokenization.word_splitters import split_words
 from openvse_papers.hgr import tag_words
 
-COLORS = [
-    "red",
-    "blue",
-    "green",
-    "yellow",
-    "black",
-    "white",
-    "brown",
-    "orange",
-    "pink",
-    "purple",
-    "gray",
-    "tan",
-]
+COLORS = ["red", "blue", "green", "yellow", "black", "white", "brown", "orange", "pink", "purple", "gray", "tan"]
 NUMBERS = ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 NOUNS = {"NOUN", "PROPN"}
 

@@ -41,18 +41,7 @@ CITIES = {
     "Suva": (-18.124, 178.45),
     "Oslo": (59.913, 10.752),
 }
-KEYS = (
-    "taken",
-    "description",
-    "keywords",
-    "rating",
-    "color_label",
-    "people",
-    "tags",
-    "title",
-    "latitude",
-    "longitude",
-)
+KEYS = ("taken", "description", "keywords", "rating", "color_label", "people", "tags", "title", "latitude", "longitude")
 XMP_OF = {"title": "XMP-dc:Title", "rating": "XMP-xmp:Rating", "label": "XMP-xmp:Label"}
 
 
@@ -134,12 +123,7 @@ def write(folder: Path) -> list[dict[str, Any]]:
 def told(folder: Path, pattern: str) -> dict[str, dict[str, Any]]:
     """Return what exiftool reads of files, by their names."""
     wanted = ["MWG:DateTimeOriginal", "MWG:Description", "MWG:Keywords", "XMP-xmp:Rating", "XMP-xmp:Label"]
-    wanted += [
-        "XMP-mwg-rs:RegionName",
-        "XMP-iptcExt:PersonInImage",
-        "XMP-lr:HierarchicalSubject",
-        "XMP-dc:Title",
-    ]
+    wanted += ["XMP-mwg-rs:RegionName", "XMP-iptcExt:PersonInImage", "XMP-lr:HierarchicalSubject", "XMP-dc:Title"]
     wanted += ["EXIF:OffsetTimeOriginal", "Composite:GPSLatitude", "Composite:GPSLongitude"]
     wanted += ["XMP-exif:GPSLatitude", "XMP-exif:GPSLongitude", "GPS:GPSLatitude"]
     words = ["exiftool", "-json", "-G1", "-n", "-charset", "exif=UTF8", *(f"-{each}" for each in wanted)]

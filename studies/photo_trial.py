@@ -51,27 +51,13 @@ JOURNEYS = (
     Journey("tokyo", datetime(2023, 12, 21, 9), "+09:00", (35.676, 139.65), "SONY", "ILCE-7M3", "DSC0{}"),
     Journey("lima", datetime(2022, 1, 3, 7), "-05:00", (-12.046, -77.043), "Apple", "iPhone 13", "IMG_{}"),
     Journey("suva", datetime(2019, 9, 9, 6), "+12:00", (-18.124, 178.45), "Google", "Pixel 3", "PXL_{}"),
-    Journey(
-        "oslo",
-        datetime(2016, 2, 27, 9),
-        "+01:00",
-        (59.913, 10.752),
-        "NIKON CORPORATION",
-        "NIKON D850",
-        "_D8{}",
-    ),
+    Journey("oslo", datetime(2016, 2, 27, 9), "+01:00", (59.913, 10.752), "NIKON CORPORATION", "NIKON D850", "_D8{}"),
     Journey("scans", datetime(1999, 12, 29, 12), "", (48.137, 11.575), "EPSON", "Perfection V600", "scan-{}"),
 )
 PEOPLE = (
     "Grandma", "Jürgen Groß", "Zoë", "Anne-Marie", "O'Neill", "Ana María", "Siân", "山田太郎", "Łukasz", "Ivan",
 )  # fmt: skip
-TYPED = {
-    "Jürgen Groß": "jurgen gross",
-    "Zoë": "zoe",
-    "Ana María": "ana maria",
-    "山田太郎": "山田",
-    "Łukasz": "lukasz",
-}
+TYPED = {"Jürgen Groß": "jurgen gross", "Zoë": "zoe", "Ana María": "ana maria", "山田太郎": "山田", "Łukasz": "lukasz"}
 TITLES = (
     "First day at school", "Café de l'Horloge", "Grandpa's boat", "Wedding of Anna and Tom", "Moving house",
     "The old lighthouse", "Carnival", "Straße im Schnee", "Birthday cake", "Departure from platform 9",
@@ -115,11 +101,7 @@ def write(photograph: Photograph, corpus: Corpus, folder: Path) -> None:
     journey = photograph.journey
     image = read_image(corpus.image_paths[corpus.image_ids.index(photograph.source)])
     exif = exif_of(
-        f"{photograph.taken:%Y:%m:%d %H:%M:%S}",
-        journey.offset,
-        journey.maker,
-        journey.model,
-        photograph.place,
+        f"{photograph.taken:%Y:%m:%d %H:%M:%S}", journey.offset, journey.maker, journey.model, photograph.place
     )
     people = [photograph.person] if photograph.person else []
     path = folder / photograph.id
@@ -150,11 +132,7 @@ def conditions() -> Iterator[tuple[str, list[str], Callable[[Photograph], bool]]
     for journey in JOURNEYS[:5]:
         north, east = journey.place
         near = f"near = {north},{east},5500m"
-        yield (
-            "place",
-            [near],
-            lambda each, own=journey: each.journey is own and each.place[0] < own.place[0] + 0.0495,
-        )
+        yield ("place", [near], lambda each, own=journey: each.journey is own and each.place[0] < own.place[0] + 0.0495)
     yield "place", ["near = 52.5,13.4,100km"], lambda each: each.journey.folder == "berlin"
     yield "place", ["near = -18,-179,400km"], lambda each: each.journey.folder == "suva"  # across 180 degrees
     yield "place", ["latitude < 0"], lambda each: each.place[0] < 0

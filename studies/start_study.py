@@ -66,10 +66,7 @@ SHARED: dict[str, Any] = {
         }
     },
     "optimizer": {"name": "adamw", "weight_decay": 0.01},
-    "training": {
-        "clip_norm": 2.0,
-        "precision": "auto",
-    },
+    "training": {"clip_norm": 2.0, "precision": "auto"},
 }
 LABELS = {
     "words": "BiGRU, words of the captions",
@@ -105,11 +102,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1000, 6000])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument(
-        "--epochs",
-        type=int,
-        nargs=2,
-        default=[5, 2],
-        help="of adapters and everything: at the full rate, at a tenth",
+        "--epochs", type=int, nargs=2, default=[5, 2], help="of adapters and everything: at the full rate, at a tenth"
     )
     parser.add_argument("--rate", type=float, default=3.0e-4, help="of adapters and everything: the learning rate")
     if (options := options_to_train(parser, arguments, draw, needed=("grids", "texts", "blocks"))) is None:
@@ -159,10 +152,7 @@ def train(case: Case, data: Path, options: argparse.Namespace) -> None:
         recipe = way
     else:
         first, last = options.epochs
-        phases = [
-            {"epochs": first, "warmup_epochs": 0.5},
-            {"epochs": last, "learning_rate": options.rate / 10},
-        ]
+        phases = [{"epochs": first, "warmup_epochs": 0.5}, {"epochs": last, "learning_rate": options.rate / 10}]
         training = {**SHARED["training"], "phases": phases}
         optimizer = {**SHARED["optimizer"], "learning_rate": options.rate}
         tree = {"name": case.way, **way, **SHARED, "optimizer": optimizer, "training": training}

@@ -33,13 +33,7 @@ from openvse.indexing import Index, build_index
 from openvse.indexing.readings import read_texts
 from openvse.indexing.words import words_in
 from openvse.media.images import read_image
-from openvse.media.text_reading import (
-    LEAST_CONFIDENCE,
-    RapidReader,
-    TextLine,
-    lines_in,
-    stored_lines,
-)
+from openvse.media.text_reading import LEAST_CONFIDENCE, RapidReader, TextLine, lines_in, stored_lines
 from openvse.output.table import Table
 from openvse.runtime.arrays import ArraySet
 from openvse.search import Page, SearchEngine
@@ -272,12 +266,7 @@ def print_reading(kinds: Sequence[str], texts: Sequence[str], reader: Sure) -> N
         chosen = [number for number in every if kinds[number] == kind]
         seconds = float(np.median([reader.seconds[number] for number in chosen]))
         rows.append(
-            (
-                kind,
-                str(len(chosen)),
-                *(f"{each:.1f}" for each in counted(chosen, LEAST_CONFIDENCE)),
-                f"{seconds:.2f}",
-            )
+            (kind, str(len(chosen)), *(f"{each:.1f}" for each in counted(chosen, LEAST_CONFIDENCE)), f"{seconds:.2f}")
         )
     rows.append(("all", str(len(kinds)), *(f"{each:.1f}" for each in counted(every, LEAST_CONFIDENCE)), ""))
     print(Table(["pictures", "count", "recall of words", "precision", "CPU s, median"], rows).to_markdown())

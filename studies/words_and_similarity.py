@@ -41,11 +41,7 @@ def drawn(corpus: Corpus, seed: int) -> dict[int, int]:
 
 
 def indexed(
-    model: openvse.TwoTower,
-    corpus: Corpus,
-    folder: Path,
-    carried: dict[int, int],
-    stored: StoredFeatures | None,
+    model: openvse.TwoTower, corpus: Corpus, folder: Path, carried: dict[int, int], stored: StoredFeatures | None
 ) -> Index:
     """Index the images of a corpus, of which some carry a caption."""
     said = ({"file_name": corpus.image_ids[image], "caption": corpus.captions[text]} for image, text in carried.items())
@@ -111,10 +107,7 @@ def main() -> None:
                     some = [100 * float(((numbers > 0) & (numbers <= most)).mean()) for most in RECALLS]
                     recalls.setdefault(name, []).append(some)
     rows = [
-        (
-            name,
-            *(f"{mean:.1f} ± {spread:.1f}" for mean, spread in zip(np.mean(some, 0), np.std(some, 0), strict=True)),
-        )
+        (name, *(f"{mean:.1f} ± {spread:.1f}" for mean, spread in zip(np.mean(some, 0), np.std(some, 0), strict=True)))
         for name, some in recalls.items()
     ]
     print(f"{options.split}, {len(corpus.image_ids)} images, seeds {options.seeds}")

@@ -26,6 +26,9 @@ SPACES = {
     "mwg-rs": "http://www.metadataworkinggroup.com/schemas/regions/",
     "Iptc4xmpExt": "http://iptc.org/std/Iptc4xmpExt/2008-02-29/",
     "photoshop": "http://ns.adobe.com/photoshop/1.0/",
+    "Iptc4xmpCore": "http://iptc.org/std/Iptc4xmpCore/1.0/xmlns/",
+    "MicrosoftPhoto": "http://ns.microsoft.com/photo/1.0/",
+    "darktable": "http://darktable.sf.net/",
 }
 
 

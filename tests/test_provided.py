@@ -21,6 +21,8 @@ from openvse.runtime.model import MODEL_LOADER, ModelLoader, WholeModel
 from openvse.search.exact import ItemComparison
 from openvse.tasks.load import load_same, load_two_tower
 from openvse.tasks.looking import look_as_json
+from openvse.teaching.described import describe_folder
+from openvse.teaching.teacher import Teacher
 from openvse_engines.catalogue import StoreCatalogue, read_address
 from openvse_papers.vqa.explain import load_served
 
@@ -28,7 +30,7 @@ from openvse_papers.vqa.explain import load_served
 def test_every_function_that_is_asked_for_is_provided() -> None:
     wanted: dict[str, object] = {"answerer": load_served, "captions": captions_below}
     wanted |= {"comparison": ModelComparison, "explainer": look_as_json, "model_size": megabytes_of}
-    wanted |= {"model_of_names": write_model_of_names}
+    wanted |= {"model_of_names": write_model_of_names, "describer": describe_folder, "teacher": Teacher}
     wanted |= {"reranker": HitReranker, "same_model": load_same, "sentences": bank_sentences}
     wanted |= {"stored_features": find_stored_features, "towers": write_towers}
     wanted |= {"store_address": read_address, "store_catalogue": StoreCatalogue}
@@ -50,4 +52,8 @@ def check_types(model: TwoTower) -> None:
     explainer: Callable[[Any, Any, str], dict[str, Any]] = look_as_json
     stored: Callable[[Any, str, Path | None], StoredImages | None] = find_stored_features
     catalogue: asked.MakesCatalogue = StoreCatalogue
-    print(loader, whole, towers, answerer, reranker, ranks, comparison, explainer, stored, catalogue)
+    teacher: asked.MakesTeacher = Teacher
+    describer: Callable[[Any, Path, Path, Any], StoredImages | None] = describe_folder
+    print(
+        teacher, describer, loader, whole, towers, answerer, reranker, ranks, comparison, explainer, stored, catalogue
+    )

@@ -15,10 +15,11 @@ from types import ModuleType
 import openvse
 import openvse_engines
 import openvse_papers
+import openvse_testing
 from openvse.registry import Registry
 
 DOCS = Path(__file__).resolve().parents[1]
-PACKAGES = (openvse, openvse_papers, openvse_engines)
+PACKAGES = (openvse, openvse_papers, openvse_engines, openvse_testing)
 PAGES = ("library", "pooling", "scores", "encoders", "data", "evaluation", "nouns")
 """The pages of the reference that list names."""
 

@@ -22,11 +22,7 @@ def terms() -> str:
     """Return the terms of the papers: a heading and a table for each subject."""
     sections = []
     for subject, own in paper_terms().items():
-        rows = [
-            f"## {subject}\n",
-            "| term | parts | in a recipe, or as a command | source |",
-            "|---|---|---|---|",
-        ]
+        rows = [f"## {subject}\n", "| term | parts | in a recipe, or as a command | source |", "|---|---|---|---|"]
         for term in own:
             parts = ", ".join(f"{kind} `{name}`" for kind, _, name in (p.rpartition(" ") for p in term.parts))
             usage = "<br>".join(f"`{each}`" for each in term.usage)

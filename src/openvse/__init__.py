@@ -2,10 +2,9 @@
 
 Nothing heavy is imported before it is used::
 
-    openvse.train("folder", data="photos", out="runs/mine")
-    print(openvse.evaluate("runs/mine", "photos"))
-    openvse.index("runs/mine", "photos", out="runs/mine/index")
-    openvse.open("runs/mine").search("a dog on a beach", top_k=5)
+    openvse.train("folder", data="photos", out="runs/mine") print(openvse.evaluate("runs/mine", "photos"))
+    openvse.index("runs/mine", "photos", out="runs/mine/index") openvse.open("runs/mine").search("a dog on a beach",
+    top_k=5)
 
 One part in your own model::
 
@@ -62,7 +61,6 @@ if TYPE_CHECKING:
         similarities,
         specs,
         stores,
-        testing,
         tokenization,
         types,
     )

@@ -28,15 +28,7 @@ from openvse.tasks.run import run_recipe
 from openvse.training.records import Watcher
 
 RECIPE = "k_max_pool/openmoji_cpu"
-ANSWERED = (
-    "something to drink",
-    "a happy cat",
-    "bad weather",
-    "a place to sleep",
-    "music",
-    "insect",
-    "fruit",
-)
+ANSWERED = ("something to drink", "a happy cat", "bad weather", "a place to sleep", "music", "insect", "fruit")
 """Queries that a model of seed 0 answers well. Most of them differ from every training text."""
 
 BEYOND: Mapping[str, str] = {

@@ -27,15 +27,11 @@ __all__ = [
 
 _SECRETS = (
     # What stands before the last @ of a URL: all but the user of a database may be a password or a key.
-    (
-        re.compile(r"(?!postgres(?:ql)?://[\w.-]+@)(\b[a-z][a-z0-9+.-]{1,20}:/{1,2})\S*@", re.IGNORECASE),
-        r"\1...@",
-    ),
+    (re.compile(r"(?!postgres(?:ql)?://[\w.-]+@)(\b[a-z][a-z0-9+.-]{1,20}:/{1,2})\S*@", re.IGNORECASE), r"\1...@"),
     # A parameter of a URL, or of the other form in which databases are named: host=here password=...
     (
         re.compile(
-            r"\b((?:\w*passw\w+|passphrase|pwd|api[_-]?key|token|secret)\s*=\s*)('[^']*'|[^\s&]+)",
-            re.IGNORECASE,
+            r"\b((?:\w*passw\w+|passphrase|pwd|api[_-]?key|token|secret)\s*=\s*)('[^']*'|[^\s&]+)", re.IGNORECASE
         ),
         r"\1***",
     ),
@@ -171,7 +167,8 @@ def decoded_text(content: bytes, where: object, *, first_line: int = 1, offset: 
     except UnicodeDecodeError as error:
         line = first_line + content.count(b"\n", 0, error.start)
         raise TextError(
-            f"{where}, line {line}: byte {offset + error.start} ({content[error.start]:#04x}) is not UTF-8: convert it"
+            f"{where}, line {line}: byte {offset + error.start} ({content[error.start]:#04x}) is not UTF-8: save it "
+            "as UTF-8"
         ) from error
 
 

@@ -124,19 +124,23 @@ def stops_handled(handle: Callable[[int, FrameType | None], None], wanted: Calla
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, keep_mode: bool = False) -> Iterator[Path]:
     """Yield a temporary path to write to. When the block ends, the file is renamed to ``path``.
 
     A reader of ``path`` always sees a complete file, the old or the new one, even if the writer is stopped. A block
     that raises only leaves the old file. The new file is on the disk before the rename, so that a power cut cannot
     leave an empty file, and the rename is there before anything that follows. Its permissions follow from the umask,
-    even if a library writes it through a private temporary file. The folder must exist. See ``writing`` for errors.
+    even if a library writes it through a private temporary file, or with ``keep_mode`` are those of the old file. The
+    folder must exist. See ``writing`` for errors.
     """
     # Every process uses the same name, so that killed processes leave at most one file.
     partial = path.with_name(f".{path.name}.partial")
     try:
         with writing(path, _UNCHANGED):
             mode = _new_file(partial)
+            if keep_mode and path.exists():
+                mode = stat.S_IMODE(path.stat().st_mode)
+                partial.chmod(mode)
             yield partial
             _finish(partial, mode)
             partial.replace(path)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from openvse.errors import DataError
+from openvse.kernels import is_traced
 from openvse.kernels.ranked import is_usable, sort_elements, sum_ranked
 from openvse.types import EmbeddingSet, Inputs, moved, on_cpu
 
@@ -34,7 +35,7 @@ def masked_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Floa
 
 def _filled(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], value: float) -> Float[Tensor, "B N L"]:
     """Return the elements with a value in place of padding, as a copy only where there is padding."""
-    if local.device.type == "cpu" and not torch.compiler.is_compiling() and bool(mask.all()):
+    if local.device.type == "cpu" and not is_traced() and bool(mask.all()):
         return local
     return local.masked_fill(~mask.unsqueeze(-1), value)
 
@@ -46,7 +47,7 @@ def masked_k_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], k: in
         sizes = mask.sum(dim=1).clamp(1, k)
         return sum_ranked(local, mask, position_mask(sizes, local.shape[1]) / sizes.unsqueeze(1))
     ranked = local.masked_fill(~mask.unsqueeze(-1), MASKED)
-    if torch.compiler.is_compiling():  # the program is for sets of any size
+    if is_traced():  # the program is for sets of any size
         ranked = F.pad(ranked, (0, 0, 0, k), value=MASKED)
     k = min(k, ranked.shape[1])
     return masked_mean(ranked.topk(k, dim=1).values, position_mask(mask.sum(dim=1), k))
@@ -69,11 +70,11 @@ def sort_descending(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) ->
     """
     if is_usable(local):
         return sort_elements(local, mask).transpose(1, 2)
-    padded = torch.compiler.is_compiling() or not bool(on_cpu(mask).all())
+    padded = is_traced() or not bool(on_cpu(mask).all())
     if padded:
         local = local.masked_fill(~mask.unsqueeze(-1), MASKED)
     columns = local.transpose(1, 2).contiguous()
-    here = columns.device.type == "cpu" and not torch.compiler.is_compiling()
+    here = columns.device.type == "cpu" and not is_traced()
     by_numpy = here and not bool(columns.isnan().any())  # NumPy sorts NaN to the other end
     ranked = _sort_on_cpu(columns) if by_numpy else columns.sort(dim=-1, descending=True).values
     if padded:
@@ -199,7 +200,7 @@ def compact(values: Tensor, mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Bool[Ten
         The moved values (0 where nothing is left) and their mask.
     """
     lengths = on_cpu(mask).sum(dim=1)
-    if torch.compiler.is_compiling():  # the values must not decide a shape, and no two keys are equal
+    if is_traced():  # the values must not decide a shape, and no two keys are equal
         longest = mask.shape[1]
         order = (longest * (~mask).long() + torch.arange(longest, device=mask.device)).argsort(dim=1)
     else:

@@ -27,8 +27,8 @@ TRAINING = frozenset(
     {
         *("types", "kernels", "functional", "specs", "layers", "backbones", "encoders", "aggregators"),
         *("objectives", "fusion", "similarities", "assembly", "losses", "model", "corpus", "features"),
-        *("sentences", "datasets", "batches", "evaluation", "training", "exporting", "retrieval"),
-        *("conversion", "tasks", "demo", "encoding", "report", "testing", "train_cli"),
+        *("sentences", "datasets", "batches", "evaluation", "training", "exporting", "retrieval", "teaching"),
+        *("conversion", "tasks", "demo", "encoding", "report", "train_cli"),
     }
 )
 """The rooms of the training half."""

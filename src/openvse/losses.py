@@ -145,7 +145,7 @@ def adopt(
 def mil(*, margin: float = 0.1, negatives: Negatives = "all", reduction: Reduction = "mean") -> Loss:
     """Return the multiple-instance loss of PVSE (Song and Soleymani 2019, section 3.4), for K embeddings per item.
 
-    The score of two items is the best of their K x K pairs of embeddings. The violations of the margin are averaged
+    The score of two items is the best of their K x K pairs. The violations of the margin are averaged
     over the negatives.
 
     Args:
@@ -167,8 +167,7 @@ def multi_view_bound(
     Args:
         margin: the lead that a positive pair needs over a negative pair.
         negatives: the ``hardest`` under the best view, or ``all``.
-        gated: whether a negative counts for no view unless it violates the margin under the best view (L_Up). False is
-            L_Rough.
+        gated: whether a negative counts only if it violates the margin under the best view (L_Up), or always (L_Rough).
         reduction: the mean or the sum over the positive pairs of the batch.
     """
     criterion = Hinge(margin=margin)

@@ -75,12 +75,7 @@ class Pace:
     """Counts the items of a run, reports its progress, and decides when to keep the results."""
 
     def __init__(
-        self,
-        total: int,
-        tell: Callable[[WorkProgress], None] | None = None,
-        *,
-        before: int = 0,
-        unit: str = "images",
+        self, total: int, tell: Callable[[WorkProgress], None] | None = None, *, before: int = 0, unit: str = "images"
     ) -> None:
         self._total, self._tell, self._unit = total, tell, unit
         self._before = self._done = before
@@ -210,9 +205,7 @@ def remaining(items: Sequence[Item], is_done: Callable[[Item], bool], batch_size
 
 
 def results_in_order(
-    parts: Sequence[Sequence[Item]],
-    prepare: Callable[[], Callable[[Sequence[Item]], Result]],
-    workers: Workers,
+    parts: Sequence[Sequence[Item]], prepare: Callable[[], Callable[[Sequence[Item]], Result]], workers: Workers
 ) -> Iterator[Result]:
     """Let workers make the result of each part, and yield the results in the order of the parts.
 
@@ -320,13 +313,7 @@ def start_workers(cpus: int) -> None:
     """Start processes on this machine, which stay until ``ray.shutdown``. Work that finds them uses them."""
     ray = _import_ray()
     with _own_handlers():
-        ray.init(
-            num_cpus=cpus,
-            include_dashboard=False,
-            object_store_memory=_STORE_BYTES,
-            address="local",
-            **_QUIET,
-        )
+        ray.init(num_cpus=cpus, include_dashboard=False, object_store_memory=_STORE_BYTES, address="local", **_QUIET)
 
 
 def _import_ray() -> Any:

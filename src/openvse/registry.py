@@ -3,8 +3,7 @@
 More parts come from installed packages and from Python files of the user. A package lists its parts as entry points
 of the group ``openvse.plugins``. Each has the name ``KIND.NAME``, with the kind in snake case, and names the part::
 
-    [project.entry-points."openvse.plugins"]
-    "aggregator.my_pool" = "my_package.pools:MyPool"
+    [project.entry-points."openvse.plugins"] "aggregator.my_pool" = "my_package.pools:MyPool"
 
 So a list of names imports no package, and a package is imported when one of its parts is used.
 """
@@ -17,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from openvse.errors import OpenVSEError, RecipeError, choices, nearest
@@ -160,6 +160,14 @@ class Registry(Generic[PartT]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._parts or name in installed(self.kind)
+
+
+def parts_of(names: str, *modules: ModuleType) -> dict[str, type[Any]]:
+    """Return the parts of modules by their names: the class ``KMax`` is ``k_max``, and ``GPO`` is ``gpo``."""
+    classes = {
+        name.lower(): each for module in modules for name, each in vars(module).items() if isinstance(each, type)
+    }
+    return {name: classes[name.replace("_", "")] for name in names.split()}
 
 
 _plugins: list[Path] = []

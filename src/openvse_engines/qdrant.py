@@ -22,15 +22,7 @@ from qdrant_client import QdrantClient, models
 from openvse.errors import EngineError
 from openvse.stores import STORES, ItemFacts, StoreKind, Within
 from openvse.stores.base import CatalogueStore
-from openvse.stores.choice import (
-    PLACE,
-    URL_VARIABLE,
-    EngineAddress,
-    is_here,
-    public_url,
-    secrets_in,
-    without_secrets,
-)
+from openvse.stores.choice import PLACE, URL_VARIABLE, EngineAddress, is_here, public_url, secrets_in, without_secrets
 from openvse_engines.filters import Clause, clauses_of
 
 KEY_VARIABLE = "OPENVSE_QDRANT_API_KEY"

@@ -11,19 +11,7 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.json_output import print_json
-from openvse.cli.options import (
-    Device,
-    Json,
-    Models,
-    On,
-    Out,
-    Overwrite,
-    Split,
-    Stores,
-    Threads,
-    argument,
-    option,
-)
+from openvse.cli.options import Device, Json, Models, On, Out, Overwrite, Split, Stores, Threads, argument, option
 from openvse.cli.progress import bar, note, voice, warn
 from openvse.cli.stopping import going_on
 from openvse.errors import OpenVSEError
@@ -319,14 +307,7 @@ def sweep(
     A stopped sweep continues when the same command runs again.
     One number is drawn as a line, two keys as a heat map, anything else as a point for each setting.
     """
-    from openvse_papers.analysis.sweep import (
-        Sweep,
-        analyze_sweep,
-        check_metrics,
-        parse_axes,
-        parse_seeds,
-        run_sweep,
-    )
+    from openvse_papers.analysis.sweep import Sweep, analyze_sweep, check_metrics, parse_axes, parse_seeds, run_sweep
 
     begin(out, "sweep", overwrite=overwrite)
     drawn = check_metrics(metrics or ())

@@ -396,12 +396,7 @@ class FrameLevels(Aggregator):
     unit_length = False
 
     def __init__(
-        self,
-        *,
-        input_dim: int,
-        embed_dim: int,
-        aggregator: Maker[Aggregator] = AttentionPool,
-        dropout: float = 0.0,
+        self, *, input_dim: int, embed_dim: int, aggregator: Maker[Aggregator] = AttentionPool, dropout: float = 0.0
     ) -> None:
         super().__init__()
         self.levels = nn.ModuleList(nn.Linear(input_dim, embed_dim) for _ in range(3))
@@ -415,10 +410,7 @@ class FrameLevels(Aggregator):
         pooled = self.aggregator(Features(whole, features.mask)).vectors
         both: Tensor = torch.stack([actions, entities], dim=2).masked_fill(padding.unsqueeze(-1), 0.0)
         mask = features.mask.repeat_interleave(2, dim=1)
-        return EmbeddingSet(
-            torch.cat([pooled, both.flatten(1, 2)], dim=1),
-            nn.functional.pad(mask, (1, 0), value=True),
-        )
+        return EmbeddingSet(torch.cat([pooled, both.flatten(1, 2)], dim=1), nn.functional.pad(mask, (1, 0), value=True))
 
     def curves(self) -> dict[str, list[float]]:
         return self.aggregator.curves()

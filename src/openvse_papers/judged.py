@@ -89,11 +89,7 @@ HEADERS = {
 }
 """The columns of the files of each task: image-text, text-text and image-image."""
 
-_METHODS = {
-    "sits": ("c2i_original", "c2i_intrasim"),
-    "sts": ("c2c_cocaption", "c2c_isim"),
-    "sis": ("i2i_csim",),
-}
+_METHODS = {"sits": ("c2i_original", "c2i_intrasim"), "sts": ("c2c_cocaption", "c2c_isim"), "sis": ("i2i_csim",)}
 _CAPTION = re.compile(r"sentid:(\d+)$")
 _IMAGE = re.compile(r"^COCO_\w+_(\d+)\.jpg$")
 
@@ -152,11 +148,7 @@ def _rating(path: Path, task: str, number: int, line: list[str]) -> tuple[int, i
 
 # ECCV Caption: all captions that fit some of COCO's images, and the reverse (Chun et al., ECCV 2022).
 
-I2T, T2I, ORIGINAL = (
-    "eccv_image_to_caption.json",
-    "eccv_caption_to_image.json",
-    "original_caption_to_image.json",
-)
+I2T, T2I, ORIGINAL = ("eccv_image_to_caption.json", "eccv_caption_to_image.json", "original_caption_to_image.json")
 
 Positives = Mapping[int, tuple[int, ...]]
 """The positive items of each query, as numbers of COCO."""
@@ -253,10 +245,7 @@ class JudgedReport(Document):
             rows.append([side, *figures, f"{one.queries:,}", f"{one.gallery:,}"])
             bounds = [one.intervals[name] for name in names]
             rows.append(["", *(f"{low:.1f} to {high:.1f}" for low, high in bounds), "", ""])
-        sections = [
-            f"# {self.protocol} on {self.name}",
-            Table(["", *titles, "queries", "gallery"], rows).to_markdown(),
-        ]
+        sections = [f"# {self.protocol} on {self.name}", Table(["", *titles, "queries", "gallery"], rows).to_markdown()]
         if self.correlations:
             remarks = [
                 [kind, f"{one.mean:.1f} ± {one.spread:.1f}", f"{one.pairs:,}", f"{one.queries:,}"]
@@ -311,9 +300,7 @@ def _measured(ranked: QueryRanks, columns: Mapping[str, np.ndarray], images: Int
 
 
 def bootstrap_correlation(
-    queries: Int[np.ndarray, "P"],
-    ratings: Float[np.ndarray, "P"],
-    scores: Float[np.ndarray, "P"],
+    queries: Int[np.ndarray, "P"], ratings: Float[np.ndarray, "P"], scores: Float[np.ndarray, "P"]
 ) -> Correlation:
     """Return the sampled Spearman correlation of Crisscrossed Captions (Parekh et al., EACL 2021).
 
@@ -391,12 +378,7 @@ def eccv_caption(annotations: Path, split: str) -> Judge:
 
 
 def _judge(
-    judge: Callable[..., JudgedReport],
-    root: Path,
-    corpus: Corpus,
-    member: Member,
-    model: str,
-    first: Sequence[str],
+    judge: Callable[..., JudgedReport], root: Path, corpus: Corpus, member: Member, model: str, first: Sequence[str]
 ) -> JudgedReport:
     items = number_items(root, corpus, member.images, member.texts)
     report = judge(items, member.similarity, model=model)
@@ -448,12 +430,7 @@ def judge_cxc(
 
 
 def _directions(
-    items: NumberedItems,
-    ratings: dict[str, RatedPairs],
-    similarity: Similarity,
-    from_images: float,
-    *,
-    strict: bool,
+    items: NumberedItems, ratings: dict[str, RatedPairs], similarity: Similarity, from_images: float, *, strict: bool
 ) -> Iterator[tuple[str, Direction]]:
     """Yield each direction of Crisscrossed Captions with its recalls."""
     images, texts = items.images, items.texts

@@ -239,11 +239,7 @@ PIE_NET: Names = {
     }.items()
 }
 CNN: Names = {"cnn.": "encoder.backbone.", "fc.": "encoder.global_projection.", "cnn.fc.": None}
-VIDEO_CNN: Names = {
-    "cnn.": "encoder.backbone.backbone.",
-    "cnn.fc.": None,
-    "rnn.": "encoder.global_projection.gru.",
-}
+VIDEO_CNN: Names = {"cnn.": "encoder.backbone.backbone.", "cnn.fc.": None, "rnn.": "encoder.global_projection.gru."}
 
 UNNORMALISED = dict.fromkeys(("no_imgnorm", "no_txtnorm"), "openvse scores with unit vectors")
 UNKNOWN_CNN = "the file does not say which CNN it holds: the detector's is assumed (image.encoder.form)"

@@ -49,7 +49,7 @@ def test_the_two_global_vectors() -> None:
 def test_a_fault_is_where_the_recipe_has_it() -> None:
     failures = Failures()
     for options, named in [
-        ({"imge_size": 3}, (".imge_size", "'image_size'", "openvse list parts efficientnet_lite0", 9)),
+        ({"imge_size": 3}, (".imge_size", "'image_size'", "openvse list parts efficientnet_lite0", 10)),
         ({"augmentatio": "grid"}, (".augmentatio", "'augmentation'")),
         ({"embed_dim_": 3}, (".embed_dim_",)),
         ({"image_size": "big"}, (".image_size:", "'big'")),

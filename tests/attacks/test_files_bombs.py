@@ -61,11 +61,30 @@ def test_columns_of_parquet_are_weighed_before_they_are_read(tmp_path, monkeypat
 
 
 def test_a_text_that_lists_repeat_counts_each_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_module, "_MOST_TEXT", 10_000)
+    monkeypatch.setattr(parquet_module, "_MOST_TEXT", 20_000)
     path = _table(tmp_path, "lists.parquet", pa.array([["word " * 20] * 2] * 60))
     assert names(refusal(DataError, open_corpus, str(path), require_images=False), "caption")
     path = _table(tmp_path, "texts.parquet", ["word " * 20] * 120)
     assert len(open_corpus(str(path), require_images=False).image_ids) == 120
+
+
+def test_cells_of_a_table_are_weighed_before_they_are_made(tmp_path, monkeypatch):
+    """Neither a dictionary, a delta, a list nor a view makes gigabytes of some thousand bytes."""
+    monkeypatch.setattr(parquet_module, "_SMALL", 1 << 20)
+    images = pa.array([{"bytes": bytes(100_000), "path": f"{number}.jpg"} for number in range(100)])
+    pq.write_table(pa.table({"image": images, "caption": ["a dog"] * 100}), tmp_path / "images.parquet")
+    refusal(BadImageError, open_corpus(str(tmp_path / "images.parquet")).image_paths[0].read_bytes)
+    _table(tmp_path, "lists.parquet", pa.array([["dog"] * 20_000] * 10))
+    same = ["x" * 10_000 + str(number) for number in range(2_000)]
+    _table(tmp_path, "delta.parquet", same, use_dictionary=False, column_encoding={"caption": "DELTA_BYTE_ARRAY"})
+    views = pa.ListViewArray.from_arrays(pa.array([0] * 2, pa.int32()), pa.array([1] * 2, pa.int32()), ["a dog"])
+    nulls = pa.ListArray.from_arrays(pa.array([0, 1 << 30, (1 << 31) - 1], pa.int32()), pa.nulls((1 << 31) - 1))
+    for name, captions in {"views.arrow": views, "nulls.arrow": nulls}.items():
+        table = pa.table({"file_name": ["a.jpg", "b.jpg"], "caption": captions})
+        with pa.ipc.new_stream(tmp_path / name, table.schema) as writer:
+            writer.write_table(table)
+    for name in ("lists.parquet", "delta.parquet", "views.arrow", "nulls.arrow"):
+        assert names(refusal(DataError, open_corpus, str(tmp_path / name), require_images=False), name)
 
 
 def test_more_rows_than_bytes_are_refused(tmp_path):

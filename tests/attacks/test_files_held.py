@@ -95,11 +95,7 @@ def test_a_model_names_no_code_as_a_part(model: TwoTower, tmp_path: Path) -> Non
         return tree
 
     wrong = [with_part(name) for name in ("os:system", "evil", "evil.Part", {"name": "os.system"}, ["evil"])]
-    for tree in (
-        *wrong,
-        {**config, "plugins": ["evil.py"]},
-        {**config, "model": {**config["model"], "plugin": 1}},
-    ):
+    for tree in (*wrong, {**config, "plugins": ["evil.py"]}, {**config, "model": {**config["model"], "plugin": 1}}):
         (folder / "config.json").write_text(json.dumps(tree))
         try:
             openvse.load(folder)
@@ -261,11 +257,7 @@ def test_members_of_an_archive_and_rows_of_parquet_lead_nowhere(tmp_path: Path) 
     (tmp_path / "secret.jpg").write_bytes(_claims("JPEG"))
     (tmp_path / "data").mkdir()
     with tarfile.open(tmp_path / "data" / "a.tar", "w") as archive:
-        for name, kind in (
-            ("a.jpg", tarfile.SYMTYPE),
-            ("b.jpg", tarfile.LNKTYPE),
-            ("c.jpg", tarfile.CHRTYPE),
-        ):
+        for name, kind in (("a.jpg", tarfile.SYMTYPE), ("b.jpg", tarfile.LNKTYPE), ("c.jpg", tarfile.CHRTYPE)):
             member = tarfile.TarInfo(name)
             member.type, member.linkname = kind, str(tmp_path / "secret.jpg")
             archive.addfile(member)

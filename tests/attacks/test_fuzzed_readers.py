@@ -102,20 +102,9 @@ INDEX: dict[str, object] = {
     "engine": None,
     "gaussians": False,
 }
-EXPORT: dict[str, object] = {
-    "kind": "openvse-export",
-    "version": 1,
-    "image": {},
-    "text": {},
-    "num_embeddings": [1, 1],
-}
+EXPORT: dict[str, object] = {"kind": "openvse-export", "version": 1, "image": {}, "text": {}, "num_embeddings": [1, 1]}
 CONFIG: dict[str, object] = {"format_version": 2, "task": "retrieval", "spec": {}, "provenance": {}}
-METADATA: dict[str, object] = {
-    "file_name": "a.jpg",
-    "captions": ["a dog", "it runs"],
-    "split": "train",
-    "text": "a",
-}
+METADATA: dict[str, object] = {"file_name": "a.jpg", "captions": ["a dog", "it runs"], "split": "train", "text": "a"}
 FILES: dict[str, tuple[dict[str, object], Callable[[Path], object]]] = {
     "index.json": (INDEX, lambda path: read_manifest(path.parent)),
     "export.json": (EXPORT, lambda path: read_description(path.parent)),

@@ -14,12 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from encoders.conftest import (  # noqa: F401 - fixtures
-    bert_checkpoint,
-    fake_timm,
-    two_tower_checkpoint,
-    vision_checkpoint,
-)
+from encoders.conftest import bert_checkpoint, fake_timm, two_tower_checkpoint, vision_checkpoint  # noqa: F401 - fixtures
 from openvse.backbones import TimmVision, TransformersVision
 from openvse.conversion.convert import convert
 from openvse.encoders import TransformersText
@@ -52,10 +47,7 @@ def planted(source: str, folder: Path, mark: Path, *, kind: str | None) -> str:
     code = f"open({str(mark)!r}, 'w').write('ran')\n"
     code += "from transformers import BertConfig as C, BertModel as M, BertTokenizer as T\n"
     (folder / "evil.py").write_text(code)
-    named = dict.fromkeys(_CLASSES, "evil.M") | {
-        "AutoConfig": "evil.C",
-        "AutoTokenizer": ["evil.T", "evil.T"],
-    }
+    named = dict.fromkeys(_CLASSES, "evil.M") | {"AutoConfig": "evil.C", "AutoTokenizer": ["evil.T", "evil.T"]}
     for name in _FILES:
         path = folder / name
         content = json.loads(path.read_text()) if path.is_file() else {}

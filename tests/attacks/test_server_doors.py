@@ -96,11 +96,7 @@ def test_behind_tls_the_cookie_is_sent_through_tls_alone(place: Place, model: Tw
 def test_a_session_ends_by_its_cookie_and_all_end_by_the_token(locked: TestClient) -> None:
     first, second, third = ({"cookie": f"openvse_session={session_of(locked)[0]}"} for _ in range(3))
     assert send(locked, "DELETE", "/session", first).status == 200
-    assert [send(locked, "GET", "/api/info", each).status for each in (first, second, third)] == [
-        401,
-        200,
-        200,
-    ]
+    assert [send(locked, "GET", "/api/info", each).status for each in (first, second, third)] == [401, 200, 200]
     assert send(locked, "DELETE", "/session", first).status == 401
     assert send(locked, "DELETE", "/session", {"authorization": "Bearer wrong"}).status == 401
     assert send(locked, "DELETE", "/session", KNOWN).status == 200
@@ -122,13 +118,7 @@ def test_a_session_ends_in_time_with_the_server_and_when_there_are_many(place: P
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"host": "0.0.0.0"},
-        {"host": "::"},
-        {"host": "192.168.1.5"},
-        {"host": "photos.example"},
-        {"token": "short"},
-    ],
+    [{"host": "0.0.0.0"}, {"host": "::"}, {"host": "192.168.1.5"}, {"host": "photos.example"}, {"token": "short"}],
 )
 def test_what_others_reach_needs_a_token_of_some_length(settings: dict[str, str]) -> None:
     with pytest.raises(OpenVSEError):

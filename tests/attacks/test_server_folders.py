@@ -125,10 +125,7 @@ def test_an_index_of_somebody_else_gives_away_no_file_that_is_no_picture(
     """Its roots and ids are what its author wrote: pictures below them are shown, and the start says where they are."""
     draw_photo(1).save(secret.parent / "seen.jpg")
     named = [secret, Path("/etc/passwd"), Path("/proc/self/environ"), secret.parent, Path("/dev/zero")]
-    ids = [str(each).lstrip("/") for each in named] + [
-        f"data/../..{secret}",
-        str(secret.parent / "seen.jpg")[1:],
-    ]
+    ids = [str(each).lstrip("/") for each in named] + [f"data/../..{secret}", str(secret.parent / "seen.jpg")[1:]]
     keys = rename(own_place.index, ids)
     service = Service(own_place.index, model, Settings())
     announce(service)

@@ -79,11 +79,7 @@ def test_clients_are_told_apart_by_their_addresses(place: Place, model: TwoTower
 
 @pytest.mark.slow
 def test_odd_requests_beside_load_and_changes_fail_nobody(
-    own_place: Place,
-    model: TwoTower,
-    second: TwoTower,
-    answerer: Answerer,
-    running: Callable[[Service], Running],
+    own_place: Place, model: TwoTower, second: TwoTower, answerer: Answerer, running: Callable[[Service], Running]
 ) -> None:
     service = Service(own_place.index, model, Settings(reload_s=0.1), reranker=second, answerer=answerer, watch=True)
     url, stop, statuses = running(service).url, threading.Event(), Counter[int]()

@@ -21,6 +21,7 @@ from openvse.media.listing import SPECIAL, list_media
 from openvse.media.near_duplicates import SeenImage, duplicate_pairs, look_of
 from openvse.search import find_duplicates
 from openvse.search.duplicates import _groups
+from photographs import xmp_packet
 from tests.failures import Failures
 from tests.naming import names, refusal
 
@@ -56,6 +57,13 @@ def test_the_largest_is_kept_though_it_is_decoded_smaller(folder: Path) -> None:
     large.save(folder / "large.jpg", quality=90)
     ((kept, *_),), _ = find_duplicates(folder)
     assert kept == folder / "large.jpg"
+
+
+def test_the_one_with_facts_is_kept_before_a_larger_file(folder: Path) -> None:
+    (folder / "deeper" / "copy of 1.png.xmp").write_bytes(xmp_packet('xmp:Rating="4"'))
+    Image.open(folder / "1.png").save(folder / "1.png", compress_level=0)
+    ((kept, *others),), _ = find_duplicates(folder)
+    assert (kept.name, {each.name for each in others}) == ("copy of 1.png", {"1.png", "small.jpg"})
 
 
 @pytest.mark.medium

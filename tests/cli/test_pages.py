@@ -86,6 +86,7 @@ HAS: dict[str, Callable[[], Any]] = {
     "docs/reference/answers.md": lambda: all_pairs(Path("path/to/daquar")),
     "docs/reference/examples.md": library,
     "docs/searching.md": indexed,
+    "docs/teaching.md": lambda: openvse.index("runs/mine", "photos", "runs/mine/index"),
 }
 """What a page needs beside two folders of images, an image and a trained model."""
 

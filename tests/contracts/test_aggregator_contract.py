@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openvse.aggregators import AGGREGATORS
-from openvse.testing import check_aggregator
+from openvse_testing import check_aggregator
 from tests.failures import Failures
 
 # Every part as it comes, and the options that change what it computes, as a recipe writes them.

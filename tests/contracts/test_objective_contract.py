@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from openvse.objectives import CRITERIA, MINERS
-from openvse.testing import check_part
+from openvse_testing import check_part
 
 
 def problem(anchors: int, candidates: int, seed: int, shift: float = 0.0) -> tuple[Tensor, Tensor]:

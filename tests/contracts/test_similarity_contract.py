@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openvse.similarities import SIMILARITIES
-from openvse.testing import check_part
+from openvse_testing import check_part
 
 # Options without which a part does not fit the width of these embeddings.
 OPTIONS = {"fused": {"fusion": {"name": "score_attention", "num_heads": 2}}}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from openvse.objectives import TERMS
-from openvse.testing.parts import check_part, made_part
+from openvse_testing.parts import check_part, made_part
 from tests.objectives.set_batches import embeddings, scored
 
 

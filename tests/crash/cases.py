@@ -453,7 +453,61 @@ def in_directory(home: Path) -> None:
     (home / "state").mkdir()
 
 
+def untaught(home: Path) -> None:
+    """Make photos and their index, by a model that learns from one caption more."""
+    from tests.teaching.folders import make_index
+
+    make_index(home / "state", 21, 19)
+
+
+def teach_once(home: Path) -> None:
+    """Save a caption as the page does, unless it was saved before, and end."""
+    import openvse
+    from openvse.errors import OpenVSEError
+    from openvse.search.provided import TEACHER
+
+    try:
+        out = home / "state" / "index"
+        with openvse.open(out, make=False) as engine:
+            model = engine._model
+        teacher = TEACHER.get()(out, model)
+        if "20.jpg" not in teacher.captions:
+            teacher.teach("20.jpg", "a yellow hat")
+        teacher.close()
+    except OpenVSEError as error:
+        raise SystemExit(f"openvse: error: {error}") from error
+
+
+def in_taught(state: Path) -> Any:
+    """Return the captions, the embeddings of the index, and what its model makes of a sentence."""
+    import openvse
+    from openvse.search import Index
+
+    opened = Index.open(state / "index", check=True)
+    vectors = opened.gather(np.arange(len(opened))).astype(float).ravel().tolist()
+    with openvse.open(state / "index") as engine:
+        texts = np.asarray(engine._model.encode_text(["grass"]).vectors).ravel().tolist()
+    return {"lines": (state / "photos" / "metadata.jsonl").read_text(), "vectors": vectors, "texts": texts}
+
+
+def saved_or_learned(before: Any, after: Any, found: Any) -> str:
+    """The caption was saved, and is not learned yet."""
+    if _error(found):
+        return _error(found)
+    return "" if close(found, {**before, "lines": after["lines"]}) else "neither saved nor learned"
+
+
 CASES: tuple[Case, ...] = (
+    Case(
+        "serve teach",
+        "serve --teach",
+        said("serve", "STATE", "--teach"),
+        look=in_taught,
+        prepare=untaught,
+        between=saved_or_learned,
+        work=teach_once,
+        env=NO_TOWERS,
+    ),
     _index("index first", prepare=with_pictures),
     _index("index update"),
     _index("index int8 first", ("--engine", "int8"), prepare=with_pictures, look=with_engine),

@@ -152,6 +152,7 @@ class Case:
         between: returns what is wrong with a state that is neither the one before nor the one after; None where there
             must be no such state.
         again: the command that a user gives after a stop; None for the same one.
+        work: what a command does that would go on, in place of it.
         most: the largest number of tries of each fault.
     """
 
@@ -164,6 +165,11 @@ class Case:
     again: Callable[[Path], Sequence[object]] | None = None
     env: dict[str, str] = field(default_factory=dict)
     most: int = 1000
+    work: Callable[[Path], None] | None = None
+
+    def run(self, home: Path, words: Callable[[Path], Sequence[object]]) -> None:
+        """Run the command by some words, or what it does."""
+        command(words(home)) if self.work is None else self.work(home)
 
 
 class Trial:
@@ -201,7 +207,7 @@ class Trial:
             if not again:
                 given = str(self.state).encode(), ctypes.c_long(number), FAULTS.get(fault, 0)
                 ctypes.CDLL(None).disk_watch(*given, str(log or "").encode())
-            command(words(self.home))
+            self.case.run(self.home, words)
 
         return forked(lambda: self._with_environment(work), self.log)
 
@@ -307,7 +313,7 @@ class Trial:
 
         def work() -> None:
             try:
-                command(self.case.words(self.home))
+                self.case.run(self.home, self.case.words)
             finally:
                 names.write_text("\n".join(sys.modules))
 

@@ -207,16 +207,15 @@ def test_data_of_ones_own_are_opened_and_counted(tmp_path):
     table.write_text("image,caption,split\na.jpg,a dog,train\nb.jpg,a cat,test\n")
     (tmp_path / "a.jpg").write_text("a")
     findings = check_data(table, quick=True)
-    counted, enough, *others = texts(findings, "ok")
+    counted, enough, more, *others = texts(findings, "ok")
     assert counted == "1 items, 1 captions; splits 1 / 0 / 0, in no split 0"
-    assert enough.startswith("1 images for training")
+    assert enough.startswith("1 images for training") and more == more_captions(1)
     assert others == [
         "leakage: no two splits share a file",
         "no two images have the same caption",
         "no caption has fewer than 3 letters",
     ]
     assert "without a file" in texts(findings, "WRONG")[0]
-    assert texts(findings, "note")[0] == more_captions(1)
 
 
 def test_unknown_name(tmp_path):

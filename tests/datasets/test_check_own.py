@@ -45,7 +45,7 @@ def found(source, mark: str, **options) -> dict[str, tuple[str, ...]]:
 def test_sound_data_have_neither_faults_nor_notes(tmp_path):
     root = write(tmp_path / "x")
     assert found(root, "WRONG") == {} and found(root, "note") == {}
-    assert len(found(root, "ok")) == 8
+    assert len(found(root, "ok")) == 9
 
 
 def test_splits_are_those_that_training_takes(tmp_path):
@@ -206,6 +206,6 @@ def test_every_case_is_listed(tmp_path):
     )
     notes = found(root, "note")
     assert notes["skipped 1 image(s) without a caption"] == ("new.png",)
-    assert notes["matched 1 name(s) to files that are written in another way"] == (
+    assert notes["matched 1 name(s) to files written in another way"] == (
         "'other.PNG' is written for the file 'Other.png'",
     )

@@ -29,7 +29,7 @@ def flickr_data(root: Path) -> Path:
 
 def test_the_names():
     images = ["coco", "flickr30k", "flickr8k", "folder", "openmoji", "precomputed"]
-    images += ["hf", "parquet", "sidecars", "table", "webdataset"]
+    images += ["hf", "judged", "parquet", "sidecars", "table", "webdataset"]
     clips = ["mrw", "msr_vtt", "msr_vtt_1k_a", "msvd", "tgif", "vatex"]
     questions = ["daquar", "question_folder", "vqa2"]
     assert DATASETS.names() == sorted(images + clips + questions)

@@ -15,9 +15,9 @@ from openvse.aggregators import AGGREGATORS
 from openvse.encoders.projections import PROJECTIONS
 from openvse.objectives import CRITERIA, MINERS, TERMS
 from openvse.similarities import SIMILARITIES
-from openvse.testing.aggregators import AggregatorMaker, _batch
-from openvse.testing.parts import made_part
 from openvse.types import EmbeddingSet, Features, ScoredBatch, moved
+from openvse_testing.aggregators import AggregatorMaker, _batch
+from openvse_testing.parts import made_part
 from tests.device.emulated_device import Waits
 from tests.failures import Failures
 from tests.objectives.set_batches import embeddings, scored

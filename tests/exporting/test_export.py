@@ -6,6 +6,7 @@ import shlex
 import shutil
 import signal
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from openvse.exporting.checking import embed_images, judge
 from openvse.exporting.write import quantize
 from openvse.files import replacing_files
 from openvse.functional import pad
+from openvse.kernels import is_traced, tracing
 from openvse.model.two_tower import TwoTower
 from openvse.runtime import OnnxModel
 from openvse.runtime.description import read_description
@@ -265,3 +267,11 @@ def test_a_damaged_program_is_one_line(several: tuple[TwoTower, Path], tmp_path:
     said["text"]["reading"]["kind"] = "other"
     (folder / "export.json").write_text(json.dumps(said))
     assert names(refusal(ModelError, lambda: OnnxModel(folder).encode_text(["a dog"])), "'other'")
+
+
+def test_only_the_thread_that_makes_a_program_takes_its_way(monkeypatch) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # as PyTorch says to all threads meanwhile
+    with ThreadPoolExecutor(1) as other:
+        assert is_traced() and other.submit(is_traced).result(), "a user's own torch.export"
+        with tracing():
+            assert is_traced() and not other.submit(is_traced).result()

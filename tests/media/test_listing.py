@@ -219,6 +219,14 @@ def test_typescript_is_no_video(suffix, tmp_path):
     assert [name[0] for name in list_media(tmp_path, videos=True).names] == ["0", "1", "2", "3", "4"]
 
 
+def test_clips_of_motion_photographs_are_videos(tmp_path):
+    for name in ("a.MP", "a.MP~2", "a.MV"):
+        (tmp_path / name).write_bytes(b"\0\0\0\x18ftypmp42")
+    touch(tmp_path, "figure.mp")
+    assert list_media(tmp_path, videos=True).names == ["a.MP", "a.MP~2", "a.MV"]
+    assert list_media(tmp_path).left_out.counts() == "3 videos"
+
+
 def test_images_and_videos_without_their_suffix_are_counted(tmp_path):
     touch(tmp_path, "README", "go.mod", "a.dat", "empty")
     (tmp_path / "cached").write_bytes(b"\xff\xd8\xff\xe0")

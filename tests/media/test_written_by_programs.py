@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from PIL import ExifTags, Image
 
-from openvse.media.headers import date_in_name, read_xmp
+from openvse.media import headers
+from openvse.media.headers import date_in_folders, date_in_name, read_xmp
+from openvse.media.listing import list_media
 from openvse.media.ranks import ranked_facts
 from openvse.media.sidecars import FileFacts, Sidecars, read_facts, sidecar_problems
 from photographs import bag, exif_of, jpeg, read_header, xmp_of, xmp_packet
@@ -66,6 +68,19 @@ XMP = [
     (xmp_packet('photoshop:DateCreated="2020-05-06T07:08:09+02:00"'), {"taken": "2020-05-06T07:08:09+02:00"}),
     (xmp_packet("", '<dc:title><rdf:Alt><rdf:li xml:lang="de">Oma</rdf:li><rdf:li xml:lang="x-default">Gran</rdf:li>'
             "</rdf:Alt></dc:title>"), {"title": "Gran"}),
+    (xmp_packet("", '<Iptc4xmpExt:PersonInImageWDetails><rdf:Bag><rdf:li rdf:parseType="Resource">'
+            '<Iptc4xmpExt:PersonName><rdf:Alt><rdf:li xml:lang="x-default">Zoe</rdf:li></rdf:Alt>'
+            "</Iptc4xmpExt:PersonName></rdf:li></rdf:Bag></Iptc4xmpExt:PersonInImageWDetails>"), {"people": ["Zoe"]}),
+    (xmp_packet('photoshop:Headline="Finals" photoshop:City="Bergen" photoshop:Country="Norway" '
+                'Iptc4xmpCore:Location="Bryggen"', "<Iptc4xmpCore:AltTextAccessibility><rdf:Alt><rdf:li>A wharf"
+                "</rdf:li></rdf:Alt></Iptc4xmpCore:AltTextAccessibility>"),
+     {"headline": "Finals", "alt": "A wharf", "place": ["Bryggen", "Bergen", "Norway"]}),
+    (xmp_packet('MicrosoftPhoto:Rating="75"'), {"rating": 4}),
+    (xmp_packet('MicrosoftPhoto:Rating="99" xmp:Rating="2"'), {"rating": 2}),
+    (xmp_packet('MicrosoftPhoto:Rating="0"'), {}),
+    (xmp_packet("", bag("darktable:colorlabels", "2")), {"color_label": "Green"}),
+    (xmp_packet("", bag("darktable:colorlabels", "0", "4", "9")), {"color_label": ["Red", "Purple"]}),
+    (xmp_packet('xmp:Label="Blue"', bag("darktable:colorlabels", "0")), {"color_label": "Blue"}),
     (xmp_packet().decode().encode("utf-16"), {}),
     (b"", {}),
 ]  # fmt: skip
@@ -125,6 +140,89 @@ NAMES = [
     ("DSC02020.jpg", None),
     ("a.jpg", None),
 ]
+
+
+FOLDERS = {  # paths below an indexed folder that date a photograph, and those whose digits are something else
+    "2023/10/11/a": "2023-10-11", "photos/2023/10/a": "2023-10", "2023/a": "2023",
+    "2023/2023-10-11 Trip/a": "2023-10-11",
+    "2023/10/11/raw/a": "2023-10-11", "20231011 Birthday/a": "2023-10-11", "2023_10_11_party/a": "2023-10-11",
+    "2023-10/a": "2023-10", "1985.07/a": "1985-07", "1985-07 Italy": "1985-07", "1985-07-03 Italy": "1985-07-03",
+    "Photos from 2002/a": "2002", "Fotos von 2002/a": "2002", "Foto's uit 2002/a": "2002", "Фото за 2002/a": "2002",
+    "2002/1985-07 Italy": "1985-07", "2023/13/a": "2023", "1985-07/IMG_1": "1985-07",
+    **dict.fromkeys("""a|1920/a|1920x1080/a|1920-1080/a|2048/a|2000 dogs/a|2000px/a|20191231/a|20191231|2020|1985
+        iPhone 2020/a|Galaxy J7 2016/a|Galaxy Note 2014/a|Moto G 2015/a|Huawei P smart 2019/a|Nokia 2010/a|Nexus 2013/a
+        iPad Pro 2021/a|Pixel 2023/a|Xperia 2011/a|100CANON/a|101_2015/a|IMG_2041|DSC02020|P1020304|2023-13/a|2099/a
+        19850/a|201/a|202310/a|2023-1/a|2023-10_11/a|v2023-10/a|2023.10.1/a|1985-07-|part 2020/a|2020 - 2021/a
+        2020-2021/a|2010-11|+49 1985 07/a
+        resized-2000/a|Office 2007/a|3008x2000/a|2000s/a""".replace("\n", "|").split("|")),
+}  # fmt: skip
+
+
+def test_dates_of_folders(tmp_path: Path) -> None:
+    failures = Failures()
+    for path, date in FOLDERS.items():
+        with failures.of(path):
+            assert date_in_folders(path.strip().split("/")) == date
+    assert not failures, failures
+    photo = tmp_path / "2002" / "06" / "a.jpg"
+    photo.parent.mkdir(parents=True)
+    photo.write_bytes(jpeg())
+    assert [read_facts(photo, (), folders).header for folders in (0, 1, 2)] == [{}, {}, {"taken": "2002-06"}]
+    named = photo.rename(photo.with_name("IMG-20030101-WA0001.jpg"))
+    assert read_facts(named, (), 2).header == {"taken": "2003-01-01"}
+
+
+def test_what_windows_and_iptc_say(tmp_path: Path) -> None:
+    exif = exif_of()
+    exif[0x4746], exif[0x4749], exif[0x9C9B] = 4, 75, "Grüße".encode("utf-16-le") + b"\0\0"
+    exif[0x9C9C], exif[0x9C9E] = "Am Meer".encode("utf-16-le"), "Hund; Strand;;".encode("utf-16-le")
+    said = {"rating": 4, "title": "Grüße", "description": "Am Meer", "keywords": ["Hund", "Strand"]}
+    assert facts(tmp_path, {}, jpeg("red", exif)).header == said
+    exif[0x4746] = 0
+    assert facts(tmp_path, {}, jpeg("red", exif)).header == said
+    exif[0x4749] = 0
+    rated = jpeg("red", exif, xmp_packet('xmp:Rating="1"'), {105: [b"News"], 101: [b"Norway"], 90: [b"Bergen"]})
+    found = facts(tmp_path, {}, rated).header
+    assert found == {**said, "rating": 1, "headline": "News", "place": ["Bergen", "Norway"]}
+
+
+PICASA = """[a.JPG]
+star=yes
+caption=Am Meer
+keywords=sea,,sun
+faces=rect64(3f845bcb59418507),8e62;rect64(9eb15e89b6b584c1),ffffffffffffffff
+albums=.album:1f,.album:none
+[.album:1f]
+name=Norway
+[Contacts2]
+8e62=Grandma;;
+[broken
+"""
+
+
+def test_picasa_and_albums_describe_the_files_of_a_folder(tmp_path: Path) -> None:
+    album = json.dumps({"title": "Trip", "date": {"timestamp": "1"}, "access": "protected"})
+    for name, written in (
+        (".picasa.ini", PICASA), ("metadata.json", album), ("Metadaten(1).json", album),
+        ("sub/metadata.json", album.replace("Trip", "Photos from 2002")), ("sub/a.xmp", ""), ("a.jpg", ""),
+    ):  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(written.encode())
+    listing = list_media(tmp_path)
+    found = Sidecars(tmp_path, listing.sidecars, [*listing.names, "sub/a.jpg"])
+    assert (found.of("sub/a.jpg"), found.unused()) == (["sub/a.xmp"], [])
+    assert found.of("a.jpg") == [".picasa.ini", "Metadaten(1).json", "metadata.json"]
+    (tmp_path / "a.jpg").write_bytes(jpeg())
+    said = {
+        "description": "Am Meer",
+        "keywords": ["sea", "sun"],
+        "tags": ["Norway"],
+        "people": ["Grandma"],
+        "rating": 5,
+    }
+    beside = [tmp_path / each for each in found.of("a.jpg")]
+    assert read_facts(tmp_path / "a.jpg", beside).header == said
+    assert read_facts(tmp_path / "b.jpg", beside).header == {"tags": ["Trip"]}
 
 
 def test_dates_in_names(tmp_path: Path) -> None:
@@ -194,6 +292,7 @@ BESIDE: list[tuple[dict[str, list[str]], dict[str, str | None]]] = [
     ({"a-edited.jpg": ["a.HEIC.json"], "a.HEIC": ["a.HEIC.json"]}, {"a.HEIC.json": "a.HEIC"}),
     ({"a-b-edited.jpg": ["a-b.jpg.json"], "a.jpg": ["a.jpg.json"]}, {"a-b.jpg.json": "a-b.jpg", "a.jpg.json": "a.jpg"}),
     ({"a.MP4": ["a.HEIC.json"]}, {"a.HEIC.json": "a.HEIC"}),
+    ({"a.MP": ["a.MP.jpg.json"], "a.MP~2": ["b.json"]}, {"a.MP.jpg.json": "a.MP.jpg", "b.json": "a.MP~2.jpg"}),
     ({"a.MOV": ["a.PNG.json"], "a.PNG": ["a.PNG.json"]}, {"a.PNG.json": "a.PNG"}),
     ({"a.jpg": ["a.jpg.json"], "a.png": []}, {"a.jpg.json": "a.jpg"}),
     ({"A_B_s picture_.jpg": ["x.json"]}, {"x.json": "A/B's picture?.jpg"}),
@@ -230,7 +329,7 @@ def test_sidecars_are_found_by_names_and_titles(tmp_path: Path) -> None:
 
 def test_json_of_other_programs_is_no_sidecar(tmp_path: Path) -> None:
     others = {"a.json": "[1]", "b.json": "{", "package.json": '{"title": "p", "size": 3}', "c.json": '{"title": "c"}'}
-    others["metadata.json"] = json.dumps({"title": "Album", "geoData": {}, "date": {"timestamp": "1"}})
+    others["metadata.json"] = json.dumps({"title": "p", "version": {"size": 3}})
     for name, written in others.items():
         (tmp_path / name).write_text(written)
     found = Sidecars(tmp_path, others, ["a.jpg", "b.jpg"])
@@ -301,3 +400,32 @@ def test_an_image_without_sidecars_opens_none(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "a.png").write_bytes(file.getvalue())
     monkeypatch.setattr("openvse.media.sidecars._content", lambda path: pytest.fail(str(path)))
     assert read_facts(tmp_path / "a.png") == FileFacts()
+
+
+class Gazetteer:
+    """Knows a town at 60.39, 5.32."""
+
+    def query(self, coordinates: list[tuple[float, float]]) -> list[dict[str, object]]:
+        town = {"city": "Bergen", "state": "Vestland", "country": "Norway", "latitude": 60.39, "longitude": 5.32}
+        return [town for _ in coordinates]
+
+
+def test_coordinates_have_names_if_nothing_else_names_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = (jpeg("red", exif_of(place=at)) for at in ((60.4, 5.3), (58.0, 5.3)))
+    assert "place" not in facts(tmp_path, {}, near).header or headers._known_places() is not None
+    monkeypatch.setattr(headers, "_known_places", Gazetteer)
+    assert facts(tmp_path, {}, near).header["place"] == ["Bergen", "Vestland", "Norway"]
+    assert "place" not in facts(tmp_path, {}, far).header
+    named = xmp_packet('photoshop:City="Bergenhus"')
+    assert facts(tmp_path, {"a.jpg.xmp": named}, near).header["place"] == ["Bergenhus"]
+    assert facts(tmp_path, {}, jpeg()).header == {}
+
+
+def test_the_package_names_places(tmp_path: Path) -> None:
+    pytest.importorskip("reverse_geocode")
+    places = {"Norway": (60.3913, 5.3221), "Switzerland": (47.5596, 7.5886), "Japan": (35.68, 139.76)}
+    for country, at in places.items():
+        found = facts(tmp_path, {}, jpeg("red", exif_of(place=at))).header["place"]
+        assert isinstance(found, list) and found[-1] == country

@@ -157,10 +157,7 @@ ALONE = {
         "encoder": {"name": "efficientnet_lite0", "image_size": 32, "projection": "none"},
         "aggregator": {"name": "pooled_linear", "classes": 1000},
     },
-    "text": {
-        "encoder": {"name": "bigru", "word_dim": 4, "min_count": 1},
-        "aggregator": "pooled_linear",
-    },
+    "text": {"encoder": {"name": "bigru", "word_dim": 4, "min_count": 1}, "aggregator": "pooled_linear"},
 }
 
 
@@ -236,9 +233,7 @@ def test_a_folder_without_captions_becomes_a_model_like_any_other(drawings: Path
     exported = openvse.export(model, run / "onnx")
     for items in (["fruit"], sorted(drawings.iterdir())):
         np.testing.assert_allclose(
-            openvse.open(exported.folder).encode(items).vectors,
-            model.encode(items).vectors.numpy(),
-            atol=3e-6,
+            openvse.open(exported.folder).encode(items).vectors, model.encode(items).vectors.numpy(), atol=3e-6
         )
     again = openvse.train("folder", data=drawings, out=run, overwrite=True)
     assert load_as(TwoTower, again.best).fingerprint == model.fingerprint

@@ -156,11 +156,7 @@ def test_what_is_wrong_with_an_address_is_told(client: TestClient) -> None:
 
 @pytest.mark.slow
 def test_no_request_makes_the_server_fail(
-    place: Place,
-    model: TwoTower,
-    second: TwoTower,
-    answerer: ServedAnswerer,
-    running: Callable[[Service], Running],
+    place: Place, model: TwoTower, second: TwoTower, answerer: ServedAnswerer, running: Callable[[Service], Running]
 ) -> None:
     served = Service(place.index, model, Settings(), reranker=second, answerer=answerer)
     statuses = attacked(running(served).url, EXAMPLES)

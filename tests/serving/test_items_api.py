@@ -81,8 +81,7 @@ def test_a_browser_gets_the_part_that_it_asks_for(
 
 
 @pytest.mark.parametrize(
-    ("asked", "status"),
-    [("bytes=999999999-", 416), ("bytes=-0", 416), ("bytes=9-3", 400), ("lines=1-2", 400)],
+    ("asked", "status"), [("bytes=999999999-", 416), ("bytes=-0", 416), ("bytes=9-3", 400), ("lines=1-2", 400)]
 )
 def test_a_part_that_there_is_not(client: TestClient, place: Place, asked: str, status: int) -> None:
     size = (place.photos / "001.jpg").stat().st_size

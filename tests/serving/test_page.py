@@ -14,14 +14,16 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from openvse.indexing import build_index
 from openvse.model.two_tower import TwoTower
 from openvse.scoring.calibration import Calibration, CalibrationData
+from openvse.serving.served import Source
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
 from openvse_papers.vqa.explain import ServedAnswerer
 from tests.serving.conftest import Place, Running
+from tests.serving.test_teaching_api import service_of as teaching_service
+from tests.teaching.folders import make_index
 
 CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
-    None,
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
 )
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]
 
@@ -229,11 +231,7 @@ def test_a_slow_second_model_is_told(url: str, open_page: Open) -> None:
 
 
 def test_the_mouse_takes_the_panel_from_image_to_image(
-    own_place: Place,
-    model: TwoTower,
-    running: Callable[[Service], Running],
-    open_page: Open,
-    troubles: list[str],
+    own_place: Place, model: TwoTower, running: Callable[[Service], Running], open_page: Open, troubles: list[str]
 ) -> None:
     frames = [Image.new("RGB", (64, 48), colour) for colour in ("red", "green", "blue")]
     frames[0].save(own_place.photos / "moving.gif", save_all=True, append_images=frames[1:], duration=80)
@@ -332,13 +330,7 @@ def test_an_image_that_the_browser_cannot_show_has_a_preview(
 
 
 def test_regions_are_numbered_where_they_overlap(url: str, open_page: Open, troubles: list[str]) -> None:
-    boxes = [
-        [0.1, 0.1, 0.6, 0.9],
-        [0.12, 0.1, 0.62, 0.9],
-        [0.4, 0.3, 0.9, 0.95],
-        [0, 0, 1, 1],
-        [0.7, 0, 1, 0.3],
-    ]
+    boxes = [[0.1, 0.1, 0.6, 0.9], [0.12, 0.1, 0.62, 0.9], [0.4, 0.3, 0.9, 0.95], [0, 0, 1, 1], [0.7, 0, 1, 0.3]]
     looked = {"of": "score", "boxes": boxes, "shares": [0.3, 0.2, 0.1, -0.1, 0.05], "tiled": False}
     told = {**looked, "words": ["grass"], "word_shares": [0.5], "view": 1, "views": 1}
     page = open_page(f"{url}/?q=grass")
@@ -446,6 +438,30 @@ def test_a_token_is_asked_for(
     loaded(page, 6)
 
 
+def test_hits_are_judged_and_what_was_learned_is_told(
+    own_place: Place, calibrated: TwoTower, running: Callable[[Service], Running], open_page: Open, troubles: list[str]
+) -> None:
+    server = running(Service(Source(own_place.index, judged=True), calibrated, Settings()))
+    page = open_page(f"{server.url}/?q=a+red+dog+runs", width=390)
+    loaded(page, 3)
+    names = page.locator(".card .name").all_inner_texts()
+    page.locator(".judge button", has_text="Does not fit").first.click()
+    expect(page.locator("#learned p")).to_contain_text("1 judgement of all searches moved the probabilities")
+    expect(page.locator(".card .name").first).to_have_text(names[1])
+    expect(page.locator(".card")).to_have_count(7)
+    page.locator(".card").nth(2).focus()
+    page.keyboard.press("f")
+    expect(page.locator(".card .name").first).to_have_text(names[3])
+    expect(page.locator(".judge button").first).to_have_attribute("aria-pressed", "true")
+    assert not serious(page)
+    for left in (1, 0):
+        page.locator("#learned button").first.click()
+        expect(page.locator("#learned button")).to_have_count(left)
+    expect(page.locator(".card")).to_have_count(8)
+    assert page.locator(".card .name").all_inner_texts() == names
+    assert not troubles
+
+
 def test_the_page_is_small(url: str, open_page: Open) -> None:
     page = open_page(url)
     expect(page.locator(".examples button").first).to_be_visible()
@@ -453,3 +469,44 @@ def test_the_page_is_small(url: str, open_page: Open) -> None:
         "performance.getEntries().filter(e => e.transferSize !== undefined).map(e => [e.name, e.transferSize])"
     )
     assert len(sizes) <= 14 and sum(size for _, size in sizes) < 40_000, sizes
+
+
+@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 390)], ids=["light", "dark on a phone"])
+def test_captions_are_typed_by_keyboard_alone(
+    tmp_path: Path, running: Callable[[Service], Running], open_page: Open, troubles: list[str], dark: bool, width: int
+) -> None:
+    url, file = (
+        running(teaching_service(tmp_path, make_index(tmp_path, 24, 19))).url,
+        tmp_path / "photos/metadata.jsonl",
+    )
+    page = open_page(f"{url}/teach", dark=dark, width=width)
+    line, photo, status = page.locator("#line"), page.locator("#photo"), page.locator("#status")
+    expect(line).to_be_focused()
+    expect(page.locator("#progress")).to_contain_text("19 of 24 have captions. From 20 on")
+    first = photo.get_attribute("alt")
+    page.keyboard.press("ArrowDown")
+    expect(photo).not_to_have_attribute("alt", str(first))
+    page.keyboard.press("ArrowUp")
+    expect(photo).to_have_attribute("alt", str(first))
+    word = page.locator("#words li button").first.inner_text()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(line).to_have_value(word)
+    page.keyboard.type(" runs")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("grass")
+    page.keyboard.press("Enter")
+    expect(status).to_have_text(f"Saved: {word} runs / grass")
+    expect(page.locator("#progress")).to_contain_text("20 of 24 have captions. The search has learned")
+    said = json.loads(file.read_text().splitlines()[-1])
+    assert said["captions"] == [f"{word} runs", "grass"] and said["file_name"] in str(first)
+    page.locator("#q").fill("grass")
+    page.keyboard.press("Enter")
+    expect(page.locator("#found img")).to_have_count(12)
+    line.focus()
+    page.keyboard.press("Control+z")
+    expect(photo).to_have_attribute("alt", str(first))
+    expect(page.locator("#progress")).to_contain_text("19 of 24")
+    assert len(file.read_text().splitlines()) == 19
+    assert not serious(page) and not troubles
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

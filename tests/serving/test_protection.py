@@ -245,9 +245,7 @@ def test_no_reply_says_where_files_are(own_place: Place, model: TwoTower, answer
             assert not [place for place in found if place in reply.text], (reply.url, reply.text)
 
 
-def test_many_fields_cost_nothing_and_long_bodies_are_refused_before_they_are_parsed(
-    locked: TestClient,
-) -> None:
+def test_many_fields_cost_nothing_and_long_bodies_are_refused_before_they_are_parsed(locked: TestClient) -> None:
     known = {"authorization": f"Bearer {TOKEN}"}
     many = json.dumps({str(number): 0 for number in range(12_000)})
     began = time.monotonic()

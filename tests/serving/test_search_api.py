@@ -216,12 +216,7 @@ def test_what_may_be_asked_is_described_with_examples(client: TestClient) -> Non
 def test_uploads_of_phones_and_of_odd_shapes(client: TestClient) -> None:
     """A phone's 48 megapixels are accepted, and more in a JPEG, which is halved."""
     assert 8064 * 6048 <= Limits().upload_pixels < 9000 * 6000
-    for kind, size in (
-        ("HEIF", (600, 300)),
-        ("TIFF", (90, 60)),
-        ("JPEG", (9000, 6000)),
-        ("PNG", (1, 65_000)),
-    ):
+    for kind, size in (("HEIF", (600, 300)), ("TIFF", (90, 60)), ("JPEG", (9000, 6000)), ("PNG", (1, 65_000))):
         content = io.BytesIO()
         if kind == "HEIF":
             pytest.importorskip("pillow_heif").register_heif_opener()

@@ -14,8 +14,8 @@ from openvse.corpus import Corpus, Record, build_corpus
 from openvse.errors import DataError, RecipeError
 from openvse.functional import masked_max, masked_mean
 from openvse.similarities import SIMILARITIES, SetMax, Similarity
-from openvse.testing import BrokenContractError, check_aggregator, check_dataset, check_part
 from openvse.types import EmbeddingSet, Features, Relevance
+from openvse_testing import BrokenContractError, check_aggregator, check_dataset, check_part
 from tests.conftest import PhotoMaker
 from tests.failures import Failures
 

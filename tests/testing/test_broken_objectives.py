@@ -6,8 +6,8 @@ from torch import Tensor
 
 from openvse.errors import RecipeError
 from openvse.objectives import CRITERIA, MINERS, TERMS, Contrast, Criterion, Hardest, Hinge, Miner, Term
-from openvse.testing import BrokenContractError, check_part
 from openvse.types import ScoredBatch
+from openvse_testing import BrokenContractError, check_part
 
 
 class MaskedWithZero(Hardest):

@@ -17,8 +17,8 @@ from openvse.evaluation.metrics import METRICS, Metric
 from openvse.fusion import FUSIONS
 from openvse.media.formats import ImageFormat
 from openvse.tasks import TASKS
-from openvse.testing import BrokenContractError, check_part
 from openvse.training.kind import TaskKind
+from openvse_testing import BrokenContractError, check_part
 from tests.cli.album import write_album
 from tests.failures import Failures
 from tests.naming import names, refusal

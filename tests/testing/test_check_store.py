@@ -13,7 +13,7 @@ from openvse.indexing import Index
 from openvse.search import SearchEngine
 from openvse.stores import STORES, EngineAddress, ItemFacts, StoreKind, VectorStore, Within
 from openvse.stores.following import plan_engine, update_engine
-from openvse.testing import BrokenContractError, check_store
+from openvse_testing import BrokenContractError, check_store
 from tests.search.engine_helpers import unit, write
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore:Local mode", "ignore:Payload indexes")]

@@ -4,7 +4,7 @@ import torch
 from boltzmann_pool import recipes
 
 import openvse
-from openvse.testing import check_part
+from openvse_testing import check_part
 
 
 def test_they_keep_their_contracts() -> None:

@@ -18,8 +18,7 @@ from openvse.types import EmbeddingSet, Features
 class Aggregator(Configured, nn.Module, ABC):
     """Turns the local features of each item into K embeddings of width D.
 
-    The build passes ``input_dim``, L, and ``embed_dim``, D, to each aggregator that has such an argument. ``Pooling``
-    requires L = D.
+    The build passes ``input_dim``, L, and ``embed_dim``, D, to those with such arguments. ``Pooling`` requires L = D.
 
     Attributes:
         order_aware: True when the order of the elements matters. False treats the elements as a set.

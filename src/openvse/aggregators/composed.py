@@ -9,13 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from openvse.aggregators.base import (
-    Aggregator,
-    RankedPooling,
-    SingleVector,
-    require_same_width,
-    require_single_vectors,
-)
+from openvse.aggregators.base import Aggregator, RankedPooling, SingleVector, require_same_width, require_single_vectors
 from openvse.aggregators.gpo import GPO
 from openvse.aggregators.simple import KMax, Mean
 from openvse.errors import ModelError, RecipeError

@@ -19,6 +19,7 @@ from openvse.functional import (
     sort_descending,
     sum_by_rank,
 )
+from openvse.kernels import is_traced
 from openvse.layers.recurrence import packed_gru
 from openvse.registry import Maker, Registry
 from openvse.types import moved, on_cpu
@@ -123,8 +124,7 @@ class Interpolation(nn.Module):
 
 
 GENERATORS: Registry[Generator] = Registry(
-    "generator",
-    {"bigru": BiGRUGenerator, "interpolation": Interpolation, "mlp": MLP, "transformer": Transformer},
+    "generator", {"bigru": BiGRUGenerator, "interpolation": Interpolation, "mlp": MLP, "transformer": Transformer}
 )
 
 
@@ -315,13 +315,7 @@ class GPODataDependent(Pooling):
     """
 
     def __init__(
-        self,
-        *,
-        input_dim: int,
-        embed_dim: int,
-        position_dim: int = 32,
-        hidden_dim: int = 32,
-        temperature: float = 0.1,
+        self, *, input_dim: int, embed_dim: int, position_dim: int = 32, hidden_dim: int = 32, temperature: float = 0.1
     ) -> None:
         super().__init__(input_dim=input_dim, embed_dim=embed_dim)
         self.position_dim = position_dim
@@ -331,7 +325,7 @@ class GPODataDependent(Pooling):
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         sizes = moved(on_cpu(mask).sum(dim=1), mask.device)
-        compiling, weight = torch.compiler.is_compiling(), self.score.weight
+        compiling, weight = is_traced(), self.score.weight
         longest = mask.shape[1] if compiling else int(on_cpu(sizes).max())
         ranked = sort_descending(local, mask)[..., :longest]
         codes = sinusoidal_positions(longest, self.position_dim, dtype=weight.dtype, device=weight.device)

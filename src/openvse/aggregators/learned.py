@@ -23,6 +23,7 @@ from openvse.functional import (
     soft_pool,
     sort_descending,
 )
+from openvse.kernels import is_traced
 from openvse.layers.attention import Attention, AttentionScores, check_heads, checked_dropout
 from openvse.layers.linear import xavier_linear
 from openvse.layers.recurrence import packed_gru
@@ -111,7 +112,7 @@ class FSPool(RankedPooling):
 
     def pool_ranked(self, ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Sum the sorted values of each dimension with its curve, computed once for each distinct size."""
-        if torch.compiler.is_compiling():  # the number of distinct sizes must not decide a shape
+        if is_traced():  # the number of distinct sizes must not decide a shape
             curves = interpolate(self.knots, mask.sum(dim=1), mask.shape[1])
             return (ranked * curves.transpose(1, 2).to(ranked.dtype)).sum(dim=2)
         sizes, group = distinct_sizes(mask)
@@ -140,7 +141,7 @@ class SelfAttention(Pooling):
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         local = local.masked_fill(~mask.unsqueeze(-1), 0.0)
         query, key, value, real = self.query(local), self.key(local), self.value(local), mask.unsqueeze(1)
-        if torch.compiler.is_compiling():  # ONNX has attention with heads only
+        if is_traced():  # ONNX has attention with heads only
             query, key, value = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
             heads = F.scaled_dot_product_attention(query, key, value, attn_mask=real.unsqueeze(1))
             read = heads.squeeze(1)
@@ -211,7 +212,7 @@ class Conv1d(SingleVector):
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
         """Convolve the real elements, each with the matrix of its position."""
         real = local.masked_fill(~mask.unsqueeze(-1), 0.0)
-        if torch.compiler.is_compiling():  # the program is for sets of any size
+        if is_traced():  # the program is for sets of any size
             real = F.pad(real, (0, 0, 0, len(self.kernel)))
         real = real[:, : len(self.kernel)]
         return torch.einsum("bnl,nld->bd", real, self.kernel[: real.shape[1]]) + self.bias

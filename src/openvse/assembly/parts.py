@@ -345,9 +345,8 @@ def _registry(part: Any, where: str) -> Registry[Any]:
 class Pool(nn.Module):
     """An aggregator as an ordinary module, which turns a padded batch and its mask into embeddings.
 
-    The embeddings equal the aggregator's. They do not have unit length: call
-    ``torch.nn.functional.normalize(pooled, dim=-1)`` if you need cosines. (The losses of ``openvse.losses`` and
-    ``openvse.evaluate`` do this themselves.)
+    The embeddings equal the aggregator's. They do not have unit length: call ``torch.nn.functional.normalize(pooled,
+    dim=-1)`` if you need cosines. (The losses of ``openvse.losses`` and ``openvse.evaluate`` do this themselves.)
 
     Args:
         aggregator: any aggregator of ``openvse.aggregators``.

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from openvse.backbones.fine_tuning import checkpoint_blocks, set_backbone_mode
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import compact, masked_mean
+from openvse.kernels import is_traced
 from openvse.media.images import SMALLER_JPEGS, read_image, within_memory
 from openvse.media.segments import ClipSegment
 from openvse.media.videos import ClipSource, SamplingMode, read_poster
@@ -64,8 +65,7 @@ class Backbone(Configured, nn.Module, ABC):
         reads_videos: whether an item may be a clip, of which several frames are seen.
         stored_images: the largest number of images per item while its features are extracted for a store.
         gives_boxes: whether ``Features.boxes`` holds the position of each feature in the image.
-        covers_image: whether the features are square cells over the whole image, row by row, possibly after a class
-            token.
+        covers_image: whether features are square cells over the whole image, row by row, perhaps after a class token.
         any_size: whether the network takes images of any size, so that ``image_size`` may be changed later.
         image_size: the side in pixels of the square that ``preprocess`` makes from an image. None without one.
         shorter_side: the length in pixels to which ``preprocess`` shrinks the shorter side of a large image, with
@@ -153,8 +153,7 @@ class Backbone(Configured, nn.Module, ABC):
         """Decode an item, an image or the frames of a clip, to pixels.
 
         Args:
-            source: a ``ClipSource``. If the backbone does not read videos, an image, or a part of a clip, whose middle
-                frame is read.
+            source: a ``ClipSource``. Unless it reads videos, an image, or a part of a clip, whose middle frame is read.
             generator: the generator of the random view in training. None gives the deterministic view.
             to_store: whether to read all that a feature store should hold, such as all frames that training draws from.
             exact: whether a JPEG is decoded at full size if ``exact_decode`` is None.
@@ -262,7 +261,7 @@ class FrameLimit:
         """Return the chosen features, moved to the front, and their mask."""
         device, mask = mask.device, on_cpu(mask)
         lengths, most = mask.sum(dim=1, keepdim=True), self.num_frames
-        if not torch.compiler.is_compiling() and int(lengths.max()) <= most:
+        if not is_traced() and int(lengths.max()) <= most:
             return local, moved(mask, device)
         order = mask.cumsum(dim=1) - 1  # of the real features
         if random and self.mode == "run":

@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 from openvse.backbones.base import Backbone, all_real, cell_boxes, cells
 from openvse.errors import ModelError, RecipeError, importing
+from openvse.kernels import is_traced
 from openvse.media.resizing import stretched
 from openvse.types import Features, Inputs
 
@@ -156,17 +157,7 @@ def _backward(
     """Return the gradient of a convolution's input or of its weights."""
     groups = pixels.shape[1] // weight.shape[1]
     gradients = _convolution_backward(
-        gradient,
-        pixels,
-        weight,
-        None,
-        [stride] * 2,
-        [padding] * 2,
-        [1, 1],
-        False,
-        [0, 0],
-        groups,
-        [*wanted, False],
+        gradient, pixels, weight, None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], groups, [*wanted, False]
     )
     one: Tensor = gradients[0] if wanted[0] else gradients[1]
     return one
@@ -319,7 +310,7 @@ class _FeatureMap(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """Return the last feature map of images, which all have the same size, and what is asked of the middle."""
         network: Any = self.network
-        if torch.compiler.is_compiling():  # a program for other runtimes, which fold by themselves
+        if is_traced():  # a program for other runtimes, which fold by themselves
             return self._as_packaged(pixels)
         kind = pixels.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else pixels.dtype

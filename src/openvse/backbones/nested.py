@@ -18,6 +18,7 @@ from openvse.backbones.base import Backbone, FrameLimit, NestedBackbone, all_rea
 from openvse.backbones.efficientnet_lite import EfficientNetLite0
 from openvse.errors import RecipeError
 from openvse.functional import pad, places_of
+from openvse.kernels import is_traced
 from openvse.media.images import within_memory
 from openvse.media.resizing import pixel_windows, window_places
 from openvse.media.videos import ClipSource, FrameSampling, SamplingMode, frames_of
@@ -124,7 +125,7 @@ class Crops(NestedBackbone):
         else:
             windows = inputs.values.flatten(0, 1)
             # A program for batches of any size does not cut them.
-            pixels = [windows] if torch.compiler.is_compiling() else torch.split(windows, CROPS_AT_ONCE)
+            pixels = [windows] if is_traced() else torch.split(windows, CROPS_AT_ONCE)
             seen = torch.cat([self.mean_features(some) for some in pixels])
         local = all_real(seen.view(inputs.values.shape[0], len(boxes), self.feature_dim))
         return replace(local, boxes=boxes.expand(inputs.values.shape[0], -1, -1))

@@ -301,13 +301,7 @@ def ready_for(device: torch.device, batches: Iterable[PinnedT]) -> Iterable[Pinn
 
 
 def image_batches(
-    images: ImageLoader,
-    batch_size: int,
-    *,
-    start: int = 0,
-    num_workers: int = 0,
-    rank: int = 0,
-    num_processes: int = 1,
+    images: ImageLoader, batch_size: int, *, start: int = 0, num_workers: int = 0, rank: int = 0, num_processes: int = 1
 ) -> Iterator[PlacedInputs]:
     """Yield all usable images in order. With several processes, each yields its own batches.
 

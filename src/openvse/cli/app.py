@@ -198,8 +198,7 @@ def options(
     quiet: Annotated[
         bool,
         typer.Option(
-            *_QUIET,
-            help="Hide progress and notes, but show warnings and errors. Also accepted after the command.",
+            *_QUIET, help="Hide progress and notes, but show warnings and errors. Also accepted after the command."
         ),
     ] = False,
     verbose: Annotated[

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_origin
@@ -94,7 +95,7 @@ def few_first(
     """Return a command class. Its help shows the named options first, and the others in panels.
 
     Options that no panel of ``panels`` names are in the last panel. An option that may stand without a value is in
-    ``bare``, with its values. It then has the first of them. ``renamed`` has the present names of options by old ones.
+    ``bare``, with its values or patterns of them. It then has the first. ``renamed`` has the present names by old ones.
     """
     panel_of = {name: panel for panel, held in (panels or {}).items() for name in held}
 
@@ -103,10 +104,11 @@ def few_first(
             """Give bare options their values and old ones their names, and read the arguments."""
             words = [each.partition("=") for each in args]
             args = ["".join(((renamed or {}).get(name, name), *rest)) for name, *rest in words]
-            for option, (value, *others) in (bare or {}).items():
+            for option, all_of in (bare or {}).items():
+                value = all_of[0]
                 following = [*args[1:], ""]
                 args = [
-                    f"{one}={value}" if one == option and after not in (value, *others) else one
+                    f"{one}={value}" if one == option and not any(fnmatch(after, each) for each in all_of) else one
                     for one, after in zip(args, following, strict=True)
                 ]
             return super().parse_args(ctx, args)
@@ -185,10 +187,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
             continue
         options |= {setting.name: setting.option for setting in settings.values()}
         given = [one for one in settings.values() if one.panel is not None and one.name not in own.parameters]
-        makers[name] = (
-            (kind if kind is each.annotation else partial(partial, kind)),
-            [one.name for one in given],
-        )
+        makers[name] = ((kind if kind is each.annotation else partial(partial, kind)), [one.name for one in given])
         for one in given:
             typed = list[str] if one.is_list else one.type
             default = one.default or None if one.is_list else one.default

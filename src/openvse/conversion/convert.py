@@ -18,13 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from openvse.backbones.pretrained import (
-    FINGERPRINT_FILE,
-    identify,
-    load_or_explain,
-    load_processor,
-    load_tokenizer,
-)
+from openvse.backbones.pretrained import FINGERPRINT_FILE, identify, load_or_explain, load_processor, load_tokenizer
 from openvse.conversion.published import PUBLISHED
 from openvse.conversion.weights import (
     OPEN_CLIP_CONFIG,
@@ -104,8 +98,7 @@ def convert(
         checkpoint: the file that the training of a repository saved, or a dual encoder of ``transformers`` or OpenCLIP:
             a folder with its files, a hub id, or a short name of ``PUBLISHED``.
         out: the model folder. It must be empty or not exist.
-        vocabulary: the file of the model's words in training, or the tokenizer of its text model. A dual encoder brings
-            its own.
+        vocabulary: the file of the model's words in training, or its text model's tokenizer. Dual encoders have one.
         repository: vse_infinity, pvse, vse_2ad or esa. None recognises the repository by the weights.
         overrides: settings of the recipe that a file does not contain, as ``key.path=value``.
 
@@ -402,10 +395,7 @@ def _clip(
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """CLIP and related models: class token -> LayerNorm -> linear, and one token of the text -> linear."""
     projection = {"name": "norm_linear", "eps": config.vision_config.layer_norm_eps}
-    image = {
-        "encoder": {**_PLAIN, "class_token": True, "projection": projection},
-        "aggregator": "first_token",
-    }
+    image = {"encoder": {**_PLAIN, "class_token": True, "projection": projection}, "aggregator": "first_token"}
     text = _text(config, pooling, projection={"name": "linear", "bias": False})
     return image, text, {"scale": _number(weights, "logit_scale").exp().item(), "link": "softmax"}
 

@@ -113,9 +113,7 @@ class Corpus:
         number[by_pair] = np.arange(len(by_pair))
         captions = tuple(self.captions[i] for i in known[by_pair])
         return replace(
-            self,
-            captions=captions,
-            relevance=Relevance(images, number[inverse], len(self.image_ids), len(captions)),
+            self, captions=captions, relevance=Relevance(images, number[inverse], len(self.image_ids), len(captions))
         )
 
 

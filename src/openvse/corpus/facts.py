@@ -94,13 +94,7 @@ class Facts:
             lines.append(f"  {piece.what}{'' if piece.required else ' (optional)'}: {piece.source}")
             if len(piece.paths) > 1:
                 lines.append(f"    other places that are found: {', '.join(piece.paths[1:])}")
-        lines += [
-            "",
-            "Put it there:",
-            *_tree(piece.paths[0] for piece in self.pieces),
-            "",
-            "A complete copy:",
-        ]
+        lines += ["", "Put it there:", *_tree(piece.paths[0] for piece in self.pieces), "", "A complete copy:"]
         for form in self.forms:
             outside = f" and {form.outside:,} in no split" if form.outside else ""
             counts = " / ".join(f"{count:,}" for count in form.splits)

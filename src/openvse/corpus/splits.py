@@ -117,10 +117,7 @@ def stable_hash(text: str) -> int:
 
 
 def hashed_splits(
-    ids: Sequence[str],
-    proportions: tuple[float, float, float] = (0.8, 0.1, 0.1),
-    *,
-    files: Sequence[ImageFile] = (),
+    ids: Sequence[str], proportions: tuple[float, float, float] = (0.8, 0.1, 0.1), *, files: Sequence[ImageFile] = ()
 ) -> tuple[str, ...]:
     """Split items by a hash of their identifiers, at shares of train, validation and test with the sum 1.
 

@@ -17,6 +17,7 @@ from openvse.errors import DataError, RecipeError, message_of
 from openvse.specs.load import parse_yaml
 
 _NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?(@[\w./-]+)?")
+_MOST_PATTERNS, _MOST_DEPTHS = 100, 2  # of a configuration, and "**" of a pattern
 SAVED = "dataset_dict.json"
 """The file that identifies a folder which ``DatasetDict.save_to_disk`` wrote."""
 
@@ -115,19 +116,32 @@ def _patterns(entry: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 def _files_of(folder: Path, config: HubConfig) -> dict[Path, str]:
     """Return the files of a configuration with their splits. Patterns must stay within the folder."""
     splits: dict[Path, str] = {}
-    for split, pattern in config.files:
-        if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
-            raise DataError(f"{folder}: configuration {config.name!r} names {pattern!r}, outside of the folder")
+    wild = [pattern for _, pattern in config.files if "*" in pattern or "?" in pattern]
+    if len(wild) > _MOST_PATTERNS or any(each.count("**") > _MOST_DEPTHS for each in wild):
+        raise DataError(
+            f"{folder}: configuration {config.name!r} has more than {_MOST_PATTERNS} patterns, or one with more than "
+            f"{_MOST_DEPTHS} times **: name the files"
+        )
+    for split, pattern in dict.fromkeys(config.files):
+        _refuse_leaving(folder, pattern, f"configuration {config.name!r}")
         for path in sorted(folder.glob(pattern)):
             if path.suffix.lower() in (*ARROW_SUFFIXES, ".tar"):
                 splits.setdefault(path, split)
     return splits if len(set(splits.values())) > 1 else named_splits(list(splits), folder)
 
 
+def _refuse_leaving(folder: Path, name: str, where: str) -> None:
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise DataError(f"{folder}: {where} names {name!r}, outside of the folder")
+
+
 def _saved(folder: Path) -> dict[Path, str]:
     """Return the Arrow files that ``DatasetDict.save_to_disk`` wrote, in a folder for each split."""
     with reading_json(folder / SAVED, "the format of save_to_disk") as tree:
-        files = {path: str(name) for name in tree["splits"] for path in find_arrow(folder / name)}
+        names = dict.fromkeys(str(Path(name)) for name in tree["splits"])
+        for name in names:
+            _refuse_leaving(folder, name, SAVED)
+        files = {path: name for name in names for path in find_arrow(folder / name)}
     return files if len(set(files.values())) > 1 else dict.fromkeys(files, "")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -13,6 +15,7 @@ from openvse.corpus.corpus import Record
 from openvse.corpus.splits import canonical_split, is_split
 from openvse.errors import DataError
 from openvse.files import read_json
+from openvse.media.matching import real_place
 from openvse.media.names import escaped
 
 _MAX_PUBLISHED = 1 << 31
@@ -84,12 +87,11 @@ def refuse_outside(root: Path, images: Iterable[tuple[str, object]]) -> None:
     """
     folder = root.parent if root.is_file() else root
     base = _base(folder.resolve())
-    real: dict[Path, Path] = {}  # links of folders are resolved once for all their images
+    real = lru_cache(maxsize=None)(real_place)  # links of folders are resolved once for all their images
     for name, image in images:
         if not isinstance(image, Path):
             continue
-        parent = real.get(image.parent) or real.setdefault(image.parent, image.parent.resolve())
-        place = image.resolve() if image.is_symlink() else parent / image.name
+        place = Path(real_place(image)) if os.path.islink(image) else Path(real(image.parent), image.name)  # noqa: PTH114
         if not place.is_relative_to(base):
             raise DataError(
                 f"{escaped(folder)}: image {escaped(name)!r} is outside the folder, at {escaped(place)}: move it "

@@ -5,34 +5,30 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.splits import equal_content
 from openvse.datasets.layout import named_splits
-from openvse.datasets.rows import (
-    SPLIT_FIELD,
-    USUAL,
-    Columns,
-    check_size,
-    kind_of_value,
-    read_record,
-)
-from openvse.errors import BadImageError, DataError, OpenVSEError, install
+from openvse.datasets.rows import SPLIT_FIELD, USUAL, Columns, check_size, kind_of_value, read_record
+from openvse.errors import BadImageError, DataError, OpenVSEError, install, message_of
 from openvse.media.listing import Problem, walk_files
 from openvse.media.packed import PackedFile
 
 ARROW_SUFFIXES = (".parquet", ".arrow")
 """The suffixes of the files that this module reads."""
 
-_MOST_TEXT = 1 << 30  # bytes of the texts of a column in a row group
+_MOST_TEXT = 1 << 30  # bytes that the texts of a row group take in Python, and those of a small file
+_FILE_RATIO = 50  # times that the texts of a larger file may be larger than it
+_VALUE, _AGAIN = 64, 8  # bytes in Python of a value without its text, and of one that is there already
 _RATIO, _SMALL = 200, 1 << 26  # times that a column may grow when it is decompressed, above so many bytes
-_FEW_ROWS = 100_000
+_REPEATED = 16  # times that the cells of such a column may repeat it
+_FEW_VALUES = 100_000
 _PARTS_AT_ONCE = 2  # the number of row groups that a process keeps: one that is read in order, and one more
 _LARGE_PART = 512 << 20
 
@@ -105,9 +101,7 @@ def read_arrow(path: Path, columns: Columns = USUAL) -> Iterator[Record]:
 def read_columns(path: Path, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield some cells of each row by the names of their columns. See ``read_arrow`` for the errors."""
     with _reading(path):
-        table = _opened(path)
-        for part in range(len(table.sizes)):
-            cells = [_cells(path, name, table.column(part, name)) for name in names]
+        for cells in _parts(path, names):
             yield from (dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True))
 
 
@@ -117,7 +111,7 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: it cannot be read ({error}): get the whole file again") from error
+        raise DataError(f"{path}: it cannot be read ({message_of(error)}): get the whole file again") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: the text {error.object[:40]!r} is not UTF-8: write it in UTF-8") from error
 
@@ -184,8 +178,8 @@ class TableCell(PackedFile):
         try:
             modified_ns = self.container.stat().st_mtime_ns
             value = _read_column(self.container, modified_ns, self.part, self.column)[self.row].as_py()
-        except (OSError, IndexError, ValueError) as error:
-            raise BadImageError(f"the table cannot be read ({error})") from error
+        except (DataError, OSError, IndexError, ValueError) as error:
+            raise BadImageError(f"the table cannot be read ({message_of(error)})") from error
         if not isinstance(value, bytes):
             raise BadImageError("its cell is empty")
         return value
@@ -212,11 +206,7 @@ def _columns(path: Path, schema: Any, columns: Columns) -> tuple[str, str, list[
     if pa.types.is_struct(kind):
         inner = {kind.field(n).name for n in range(kind.num_fields)}
         if "bytes" in inner or "path" in inner:
-            return (
-                f"{image}.bytes" if "bytes" in inner else "",
-                f"{image}.path" if "path" in inner else "",
-                captions,
-            )
+            return (f"{image}.bytes" if "bytes" in inner else "", f"{image}.path" if "path" in inner else "", captions)
     raise DataError(
         f"{path}: column {image!r} has the type {kind}: give paths (string), the bytes of images (binary), or a "
         "structure of bytes and path"
@@ -228,9 +218,8 @@ def _records(path: Path, columns: Columns, content: str, name: str, captions: Se
     wanted = [each for each in dict.fromkeys((name, *captions, SPLIT_FIELD, columns.id)) if each]
     present = [column for column in wanted if column.partition(".")[0] in table.schema.names]
     image = (name or content).partition(".")[0]
-    for part in range(len(table.sizes)):
+    for part, cells in enumerate(_parts(path, present)):
         packed = content and not table.only_paths(part, content)
-        cells = [_cells(path, column, table.column(part, column)) for column in present]
         for row in range(table.sizes[part]):
             entry = {column.partition(".")[0]: each[row] for column, each in zip(present, cells, strict=True)}
             label = entry[image] = entry.get(image) or ""
@@ -244,10 +233,20 @@ def _records(path: Path, columns: Columns, content: str, name: str, captions: Se
             number += 1
 
 
-def _cells(path: Path, column: str, values: Any) -> list[Any]:
-    """Return the cells of a column of texts. Raise DataError before too long ones become Python texts."""
-    if (size := _text_bytes(path, column, values)) > _MOST_TEXT:
-        raise DataError(f"{path}: column {column!r} holds {size:,} bytes of text in a row group: write smaller ones")
+def _parts(path: Path, names: Sequence[str]) -> Iterator[list[list[Any]]]:
+    """Yield the cells of some columns for each part. Raise DataError before those are made that take much memory."""
+    table, left = _opened(path), max(_MOST_TEXT, _FILE_RATIO * path.stat().st_size)
+    for part in range(len(table.sizes)):
+        columns = [table.column(part, name) for name in names]
+        size = sum(map(partial(_size, path), names, columns))
+        left -= size
+        if size > _MOST_TEXT or left < 0:
+            among = f"{path}: columns {', '.join(names)}"
+            raise DataError(f"{among} make too many or too long texts of a small file: get the file from its authors")
+        yield [*map(_cells, columns)]
+
+
+def _cells(values: Any) -> list[Any]:
     if _pyarrow().types.is_dictionary(values.type):  # equal texts are one text in memory
         texts, places = values.dictionary.to_pylist(), values.indices.to_pylist()
         return [None if place is None else texts[place] for place in places]
@@ -255,26 +254,31 @@ def _cells(path: Path, column: str, values: Any) -> list[Any]:
     return cells
 
 
-def _text_bytes(path: Path, column: str, values: Any, *, inside: bool = False) -> int:
-    """Return the bytes that the texts of a column take, equal ones once unless they are ``inside`` of lists."""
+def _size(path: Path, column: str, values: Any, *, inside: bool = False) -> int:
+    """Return the bytes that the values of a column take in Python, equal ones once unless they are ``inside`` lists."""
     import pyarrow.compute
 
     compute, types, kind = pyarrow.compute, _pyarrow().types, values.type
     if types.is_dictionary(kind):
-        whole = _text_bytes(path, column, values.dictionary)
-        if not inside or not whole:
-            return whole
-        lengths = compute.binary_length(values.dictionary)
-        return int(compute.sum(lengths.take(values.indices.drop_null())).as_py() or 0)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return _text_bytes(path, column, values.flatten(), inside=True)
-    if types.is_struct(kind):
-        return sum(_text_bytes(path, column, each, inside=True) for each in values.flatten())
-    if not (types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind)):
-        return int(values.nbytes)
-    lengths = compute.binary_length(values)
-    check_size(f"{path}: a cell of column {column!r}", compute.max(lengths).as_py() or 0)
-    return int(compute.sum(lengths).as_py() or 0)
+        places = values.indices.drop_null()
+        if len(places) and not 0 <= compute.min(places).as_py() <= compute.max(places).as_py() < len(values.dictionary):
+            raise DataError(f"{path}: {column!r} refers to values that are not there: get the whole file again")
+        whole = _size(path, column, values.dictionary)
+        if not inside:
+            return whole + _AGAIN * len(values)
+        lengths = compute.binary_length(values.dictionary).take(places)
+    elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _VALUE * len(values) + _size(path, column, values.flatten(), inside=True)
+    elif types.is_struct(kind):
+        return sum(_size(path, column, each, inside=True) for each in values.flatten())
+    elif types.is_primitive(kind) or types.is_null(kind):
+        return _VALUE * len(values)
+    elif types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind):
+        lengths = compute.binary_length(values)
+        check_size(f"{path}: a cell of column {column!r}", compute.max(lengths).as_py() or 0)
+    else:
+        raise DataError(f"{path}: column {column!r} has the type {kind}: write strings, or lists of strings")
+    return _VALUE * len(values) + int(compute.sum(lengths).as_py() or 0)
 
 
 class _Table:
@@ -288,7 +292,7 @@ class _Table:
     _read: Callable[[int, str], Any]
 
     def __init__(self, path: Path) -> None:
-        pa = _pyarrow()
+        pa, self._path = _pyarrow(), path
         if path.suffix.lower() == ".parquet":
             self._open_parquet(path)
             return
@@ -308,15 +312,15 @@ class _Table:
 
         file = ParquetFile(path)
         self._metadata, self.schema = file.metadata, file.schema_arrow
-        leaves = (file.schema.column(number) for number in range(len(file.schema)))
-        texts = [leaf.path for leaf in leaves if str(leaf.logical_type) == "String"]
-        # Texts that the file holds once stay once in memory, however many rows refer to them.
-        read: Any = ParquetFile(path, read_dictionary=texts).read_row_group
         groups = [self._metadata.row_group(part) for part in range(self._metadata.num_row_groups)]
         self.sizes = [int(group.num_rows) for group in groups]
-        _check_claims(path, groups)
+        chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+        _check_claims(path, sum(self.sizes), chunks)
         self.largest_part = max((group.total_byte_size for group in groups), default=0)
-        self._read = lambda part, column: read(part, columns=[column], use_threads=False)
+        deltas = {chunk.path_in_schema for chunk in chunks if "DELTA_BYTE_ARRAY" in chunk.encodings}
+        leaves = (file.schema.column(number) for number in range(len(file.schema)))
+        texts = {leaf.path for leaf in leaves if str(leaf.logical_type) == "String"} - deltas
+        self._read = partial(_read_part, path, ParquetFile(path, read_dictionary=texts), texts)
 
     def only_paths(self, part: int, column: str) -> bool:
         """Return whether a part has no bytes in its column of images, so that its paths name files."""
@@ -334,15 +338,42 @@ class _Table:
         values = self._read(part, column).column(outer)
         values = values.combine_chunks() if hasattr(values, "combine_chunks") else values
         values = values.chunk(0) if hasattr(values, "num_chunks") else values
+        if len(values) != self.sizes[part]:
+            raise DataError(f"{self._path}: {len(values):,} cells in {self.sizes[part]:,} rows: get the file again")
         return values.field(inner) if inner else values
 
 
-def _check_claims(path: Path, groups: Sequence[Any]) -> None:
+def _read_part(path: Path, file: Any, texts: Collection[str], part: int, column: str) -> Any:
+    """Return a column of a row group. Raise DataError, while it is read, if small data make many or large cells.
+
+    A dictionary holds equal cells once, and a delta what they share, so a batch has few rows where cells may be large.
+    Those of ``texts`` stay once in memory, however many rows refer to them.
+    """
+    group, size, made = file.metadata.row_group(part), path.stat().st_size, 0
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    chunks = [chunk for chunk in chunks if f"{chunk.path_in_schema}.".startswith(f"{column}.")]
+    values = max(int(chunk.num_values) for chunk in chunks)
+    whole = max(int(chunk.total_uncompressed_size) for chunk in chunks)
+    if values > max(_FEW_VALUES, size):
+        raise DataError(f"{path}: {values:,} values in {size:,} bytes are no data: get the file from its authors")
+    long = any(each.physical_type == "BYTE_ARRAY" and each.path_in_schema not in texts for each in chunks)
+    rows, batches = _SMALL // max(1, whole) if long else values, []
+    for batch in file.iter_batches(max(1, rows), [part], [column], use_threads=False):
+        batches.append(batch)
+        if (made := made + batch.nbytes) > max(_SMALL, _REPEATED * whole):
+            raise DataError(
+                f"{path}: {whole:,} bytes of column {column!r} make cells of more than {made:,}, unlike any captions "
+                f"or images: get the file from its authors"
+            )
+    return _pyarrow().Table.from_batches(batches) if batches else file.read_row_group(part, [column])
+
+
+def _check_claims(path: Path, rows: int, chunks: Sequence[Any]) -> None:
     """Raise DataError for a Parquet file in which a few bytes expand to gigabytes."""
-    rows, size = sum(int(group.num_rows) for group in groups), path.stat().st_size
-    if rows > max(_FEW_ROWS, size):
+    size = path.stat().st_size
+    if rows > max(_FEW_VALUES, size):
         raise DataError(f"{path}: {rows:,} rows in {size:,} bytes are no data: get the file from its authors")
-    for chunk in (group.column(number) for group in groups for number in range(group.num_columns)):
+    for chunk in chunks:
         packed, whole = int(chunk.total_compressed_size), int(chunk.total_uncompressed_size)
         if whole > max(_SMALL, _RATIO * packed):
             raise DataError(

@@ -21,16 +21,7 @@ _PATHS = ("file_name", "image", "path", "video", "filepath", "filename", "file")
 IMAGE_FIELDS = (*_PATHS, "image_path", "image_name")
 """The possible names of the field with the image or clip. If several are present, the first counts."""
 
-CAPTION_FIELDS = (
-    "captions",
-    "caption",
-    "text",
-    "description",
-    "title",
-    "sentences",
-    "sentences_raw",
-    "comment",
-)
+CAPTION_FIELDS = ("captions", "caption", "text", "description", "title", "sentences", "sentences_raw", "comment")
 """The possible names of the field with one or more captions. If several are present, the first counts."""
 
 _NUMBERED = re.compile(r"captions?_?[0-9]+")
@@ -45,7 +36,7 @@ _logger = logging.getLogger(__name__)
 MAX_CAPTION_BYTES = 1 << 20
 """The largest size of the captions of one image."""
 
-_MAX_CELL = 1 << 24
+_MAX_CELL, _MOST_FIELDS, _SHOWN = 1 << 24, 1000, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +128,10 @@ def captions_of(entry: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
 def caption_fields(fields: Iterable[str]) -> list[str]:
     """Return the fields of captions: all of caption_0, caption_1, ... if they are numbered, otherwise the first."""
     known = list(fields)
-    first = first_field(known, CAPTION_FIELDS)
-    return [name for name in known if _NUMBERED.fullmatch(name)] or ([] if first is None else [first])
+    first, numbered = first_field(known, CAPTION_FIELDS), [name for name in known if _NUMBERED.fullmatch(name)]
+    if len(numbered) > _MOST_FIELDS:
+        raise DataError(f"{len(numbered):,} fields of captions: give at most {_MOST_FIELDS:,}, or a list in one")
+    return numbered or ([] if first is None else [first])
 
 
 def captions_in(key: str, value: Any) -> list[str]:
@@ -260,15 +253,16 @@ def read_rows(
     lines = table_lines(path)
     if not lines:
         raise DataError(f"{path}: the file is empty: write a first line that names the columns")
-    reader = _reader(lines)
-    header = [name.strip().lower() for name in next(reader)]
-    places = [_column(path, header, names) for names in columns]
-    places += [header.index(name) if name in header else len(header) for name in optional]
-    others = [name for place, name in enumerate(header) if place not in places and name and name not in unread]
-    if others:
-        _logger.warning("%s: these columns are not read: %s", path, ", ".join(map(escaped, others)))
-    start = reader.line_num + 1  # a quoted cell may span several lines
+    reader, start = _reader(lines), 1
     try:
+        header = [name.strip().lower() for name in next(reader)]
+        at = {name: place for place, name in reversed([*enumerate(header)])}
+        places = [_column(path, at, names) for names in columns] + [at.get(name, len(header)) for name in optional]
+        read = {*places}
+        others = [name for place, name in enumerate(header) if place not in read and name and name not in unread]
+        if others:
+            _logger.warning("%s: these columns are not read: %s", path, ", ".join(map(escaped, others))[:_SHOWN])
+        start = reader.line_num + 1  # a quoted cell may span several lines
         for row in reader:
             if any(row):
                 cells = [*_mended(path, start, header, row), ""]  # a missing column reads the last cell
@@ -316,7 +310,8 @@ def _reader(lines: Sequence[str]) -> Any:
     return csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
 
 
-def _column(path: Path, header: list[str], allowed: Sequence[str]) -> int:
-    if (name := first_field(header, allowed)) is not None:
-        return header.index(name)
+def _column(path: Path, header: Mapping[str, int], allowed: Sequence[str]) -> int:
+    for name in allowed:
+        if name in header:
+            return header[name]
     raise DataError(f"{path}: no column {' or '.join(allowed)} (found: {', '.join(header)}): rename the column")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tarfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,8 +19,6 @@ from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.packed import FileSlice
 
 _TEXTS = ("txt", "caption", "json")
-
-
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
@@ -69,11 +67,7 @@ def find_shards(root: Path) -> list[Path]:
 
 
 _DOTTED = "member(s) with a dot in the field, which begins at the first dot of the name: rename them"
-
-
 _SECOND = "further image(s) of an item"
-
-
 _REPEATED = "key(s) that occur twice: image and captions are taken from one copy; write each key once"
 
 
@@ -150,6 +144,7 @@ def _one_copy(path: Path, key: str, copies: Sequence[_Item], passed: _PassedOver
 
 def _read_members(path: Path, archive: tarfile.TarFile, copies: dict[str, list[_Item]], passed: _PassedOver) -> None:
     """Collect the members one after the other. Only regular files count, and nothing is written to disk."""
+    counts: Counter[tuple[str, str]] = Counter()
     for member in archive:
         folder, slash, name = member.name.rpartition("/")
         if not member.isreg() or member.sparse is not None or name.startswith("."):
@@ -162,11 +157,13 @@ def _read_members(path: Path, archive: tarfile.TarFile, copies: dict[str, list[_
         elif "." in ending and (media or ending.rpartition(".")[2] in _TEXTS):
             passed.members[_DOTTED].append(f"{path}: {member.name}")
         elif media or ending in _TEXTS:
-            group = copies.setdefault(f"{folder}{slash}{stem}", [_Item()])
+            key = f"{folder}{slash}{stem}"
+            group = copies.setdefault(key, [_Item()])
             if ending in group[-1].fields:
                 group.append(_Item())
             item = group[-1]
-            item.fields[ending] = sum(ending in each.fields for each in group) + 1
+            counts[key, ending] += 1
+            item.fields[ending] = counts[key, ending]
             if not media:
                 _read_text(path, archive, member, item, ending)
             elif item.image is None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from openvse.errors import RecipeError
 from openvse.functional import compact, masked_mean, places_of
+from openvse.kernels import is_traced
 from openvse.layers.attention import checked_dropout
 from openvse.layers.linear import xavier_linear
 from openvse.layers.recurrence import packed_gru, states_at_end
@@ -113,7 +114,7 @@ class ResidualMLP(Projection):
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
         """Project the real rows. The others become 0 (with ``count_padding``, all rows are projected)."""
         counted = torch.ones_like(on_cpu(mask)) if self.count_padding else on_cpu(mask)
-        if torch.compiler.is_compiling() and not self.training:  # the mask must not decide a shape
+        if is_traced() and not self.training:  # the mask must not decide a shape
             straight: Tensor = self.linear(local)
             rows = (straight if self.in_series else local).flatten(0, 1)
             bent: Tensor = self.mlp(rows).unflatten(0, local.shape[:2])
@@ -140,7 +141,7 @@ class BiGRUProjection(Projection):
         """Read the real features. The others become 0."""
         values, real = compact(local, mask)
         states = packed_gru(self.gru, values, real)[0].mean(dim=0)
-        if torch.compiler.is_compiling():
+        if is_traced():
             place = (mask.cumsum(dim=1) - 1).clamp(min=0).unsqueeze(-1).expand_as(states)
             return states.gather(1, place).masked_fill(~mask.unsqueeze(-1), 0.0)
         return states.new_zeros(*mask.shape, self.output_dim).index_put(places_of(mask), states[places_of(real)])

@@ -12,29 +12,17 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from openvse.backbones.fine_tuning import (
-    TrainedBlocks,
-    checkpoint_blocks,
-    freeze_unreached,
-    lora_of,
-    set_backbone_mode,
-)
+from openvse.backbones.fine_tuning import TrainedBlocks, checkpoint_blocks, freeze_unreached, lora_of, set_backbone_mode
 from openvse.backbones.pretrained import load_backbone, load_tokenizer
 from openvse.encoders.augmentations import TokenAugmentation, TokenMode
 from openvse.encoders.base import TextEncoder
 from openvse.encoders.projections import LinearProjection, Projection
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import keep_at_least_one, masked_mean
+from openvse.kernels import is_traced
 from openvse.layers.linear import xavier_linear
 from openvse.registry import Maker
-from openvse.tokenization.vocabulary import (
-    Cleaning,
-    Coverage,
-    UnknownWord,
-    cleaned,
-    count_spelled,
-    unknown_words,
-)
+from openvse.tokenization.vocabulary import Cleaning, Coverage, UnknownWord, cleaned, count_spelled, unknown_words
 from openvse.types import Features, Inputs, moved, on_cpu
 
 # SigLIP was trained on captions padded to all positions, and attends to the padding.
@@ -472,7 +460,7 @@ def in_length_groups(
     products take longer than padding, so the batch stays whole there. It also stays whole in an exported program, which
     must do the same for every batch. After the last token that is read, the states are 0.
     """
-    if torch.compiler.is_compiling() or values.device.type != "cpu" or values.shape[0] < 2 * SMALLEST_GROUP:
+    if is_traced() or values.device.type != "cpu" or values.shape[0] < 2 * SMALLEST_GROUP:
         return run(values, mask)
     width = mask.shape[1]
     place = torch.arange(1, width + 1)

@@ -24,16 +24,7 @@ from openvse.files import text_lines
 from openvse.layers.attention import checked_dropout
 from openvse.layers.recurrence import packed_gru, start_orthogonally, states_at_end
 from openvse.registry import Maker
-from openvse.tokenization.vocabulary import (
-    END,
-    MASK,
-    SPECIALS,
-    START,
-    UNKNOWN,
-    Coverage,
-    UnknownWord,
-    Vocabulary,
-)
+from openvse.tokenization.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Coverage, UnknownWord, Vocabulary
 from openvse.tokenization.word_splitters import Splitter, WordSplitter, WordsSplitter
 from openvse.types import Features, Inputs
 
@@ -74,13 +65,7 @@ class WordsEncoder(TextEncoder):
             self.vocabulary = self.vocabulary.grown(captions, min_count=self.min_count)
 
     def make_words(
-        self,
-        word_dim: int,
-        word_vectors: str | None,
-        *,
-        freeze: bool,
-        within: float = 0.1,
-        dropout: float = 0.0,
+        self, word_dim: int, word_vectors: str | None, *, freeze: bool, within: float = 0.1, dropout: float = 0.0
     ) -> None:
         """Make the embeddings of the words: uniform within a bound, or from a file or package of word vectors."""
         self.words = nn.Embedding(len(self.vocabulary), word_dim)

@@ -16,15 +16,7 @@ from openvse.corpus import Corpus
 from openvse.errors import DataError
 from openvse.evaluation.ensemble import Member
 from openvse.evaluation.metrics import Metrics
-from openvse.scoring.hubs import (
-    MOST_IMAGES,
-    MOST_TEXTS,
-    BankQueries,
-    QueryBank,
-    beta_of,
-    measure_attraction,
-    penalties,
-)
+from openvse.scoring.hubs import MOST_IMAGES, MOST_TEXTS, BankQueries, QueryBank, beta_of, measure_attraction, penalties
 from openvse.types import EmbeddingSet
 
 Penalties = tuple[Float[np.ndarray, "_"], Float[np.ndarray, "_"]]

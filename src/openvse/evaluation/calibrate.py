@@ -148,9 +148,5 @@ def isotonic(
     share = np.log(relevant.sum()) - np.log(irrelevant.sum())
     ratios = np.maximum.accumulate([np.log(yes / no) - share for yes, no, _ in runs])
     centres = [round(total / (yes + no)) for yes, no, total in runs]
-    knots = {
-        int(filled[0]): ratios[0],
-        **dict(zip(centres, ratios, strict=True)),
-        int(filled[-1]): ratios[-1],
-    }
+    knots = {int(filled[0]): ratios[0], **dict(zip(centres, ratios, strict=True)), int(filled[-1]): ratios[-1]}
     return np.array([*knots]), np.array([*knots.values()])

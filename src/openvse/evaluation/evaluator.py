@@ -128,12 +128,7 @@ def rank_fold(
     return RankedFold(ranks, seconds, _outcomes(part, ranks, proposals, keep) if keep else None)
 
 
-def _scores(
-    members: Sequence[Member],
-    less: Penalties | None,
-    rows: slice,
-    columns: slice,
-) -> Float[Tensor, "I T"]:
+def _scores(members: Sequence[Member], less: Penalties | None, rows: slice, columns: slice) -> Float[Tensor, "I T"]:
     scores = mean_scores(members, rows, columns)
     if less is None:
         return scores
@@ -150,8 +145,7 @@ def _outcomes(part: Fold, ranks: Ranks, proposals: Proposals, keep: int) -> Outc
         return QueryOutcomes(queries[ranked.queries], ranked.ranks, candidates[hits], scores)
 
     return Outcomes(
-        one(ranks.i2t, proposals.i2t, part.images, part.texts),
-        one(ranks.t2i, proposals.t2i, part.texts, part.images),
+        one(ranks.i2t, proposals.i2t, part.images, part.texts), one(ranks.t2i, proposals.t2i, part.texts, part.images)
     )
 
 

@@ -11,13 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from openvse.errors import DataError, RecipeError
-from openvse.evaluation.places import (
-    NDCG_AT,
-    Places,
-    map_by_chance,
-    ndcg_by_chance,
-    reciprocal_rank_by_chance,
-)
+from openvse.evaluation.places import NDCG_AT, Places, map_by_chance, ndcg_by_chance, reciprocal_rank_by_chance
 from openvse.evaluation.ranking import QueryRanks, Ranks
 from openvse.output.documents import CONFIDENCE
 from openvse.registry import Registry
@@ -35,7 +29,7 @@ RECALLS = tuple(f"{side}_r{k}" for side in SIDES for k in RECALL_AT)
 Metrics: TypeAlias = dict[str, float]
 """``rsum`` in percent, and ``i2t_NAME`` and ``t2i_NAME`` for each name in ``METRICS``: ``r1``, ``r5`` and ``r10`` in
 percent, ``medr`` and ``meanr`` in places, ``nmr`` as a share. If the places of all relevant candidates are known, also
-``map_at_r``, ``rprecision``, ``ndcg10`` and ``mrr`` in percent."""
+``map_at_r``, ``rprecision``, ``ndcg10``, ``p10`` and ``mrr`` in percent."""
 
 Replicates: TypeAlias = dict[str, Float[np.ndarray, "R"]]
 
@@ -102,6 +96,7 @@ _OWN = {
     "map_at_r": _of_places("mAP@R", Places.map_at_r, map_by_chance),
     "rprecision": _of_places("R-P", Places.rprecision, lambda m, n: m / n),
     f"ndcg{NDCG_AT}": _of_places(f"nDCG@{NDCG_AT}", Places.ndcg, ndcg_by_chance),
+    f"p{NDCG_AT}": _of_places(f"P@{NDCG_AT}", Places.precision, lambda m, n: m / n),
     "mrr": _of_places("MRR", Places.reciprocal_rank, reciprocal_rank_by_chance),
 }
 METRICS: Registry[Values] = Registry("metric", _OWN)
@@ -274,12 +269,7 @@ def _misses(relevant: Int[np.ndarray, "Q"], candidates: int, k: int) -> Float[np
 
 
 def grouped_intervals(
-    columns: Float[np.ndarray, "Q M"],
-    names: Sequence[str],
-    groups: Int[np.ndarray, "Q"],
-    *,
-    resamples: int,
-    seed: int,
+    columns: Float[np.ndarray, "Q M"], names: Sequence[str], groups: Int[np.ndarray, "Q"], *, resamples: int, seed: int
 ) -> dict[str, tuple[float, float]]:
     """Return percentile intervals of the means of columns by name, times 100, or none without resamples.
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 NDCG_AT = 10
-"""The K of nDCG@K."""
+"""The K of nDCG@K and P@K."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,17 @@ class Places:
         gained, ideal = _discounted(self.places), _discounted(order)
         return np.asarray(np.add.reduceat(gained, starts) / np.add.reduceat(ideal, starts))
 
+    def precision(self) -> Float[np.ndarray, "Q"]:
+        """Return P@10 of each query, the share of the first ten that is relevant: ``#{j : p_j <= 10} / 10``."""
+        found = np.add.reduceat((self.places <= NDCG_AT).astype(np.float64), self._groups[0])
+        return np.asarray(found / min(NDCG_AT, self.num_candidates))
+
     def reciprocal_rank(self) -> Float[np.ndarray, "Q"]:
         """Return the reciprocal rank of each query: ``1 / p_1``."""
         return np.asarray(1.0 / self.places[self._groups[0]])
 
     @cached_property
-    def _groups(
-        self,
-    ) -> tuple[Int[np.ndarray, "Q"], Int[np.ndarray, "Q"], Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
+    def _groups(self) -> tuple[Int[np.ndarray, "Q"], Int[np.ndarray, "Q"], Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
         """Where each query begins, its number of relevant candidates, and the query number and j of each pair."""
         _, starts, number, counts = np.unique(self.queries, return_index=True, return_inverse=True, return_counts=True)
         return starts, counts, number, 1 + np.arange(len(number)) - starts[number]
@@ -154,7 +157,5 @@ class PlaceCounter:
         order = torch.arange(len(first), device=first.device) - first
         ahead = torch.where(order == 0, best[self._queries], self._ahead)
         return Places(
-            queries=self._queries.cpu().numpy(),
-            places=(ahead + order + 1).cpu().numpy(),
-            num_candidates=num_candidates,
+            queries=self._queries.cpu().numpy(), places=(ahead + order + 1).cpu().numpy(), num_candidates=num_candidates
         )

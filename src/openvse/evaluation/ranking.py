@@ -84,8 +84,7 @@ def rank_by_counting(
         processes: the processes that share the scoring. Each of them counts every block.
 
     Raises:
-        DataError: no pair is relevant, a pair is outside the images or texts, or places are requested and a pair is
-            listed twice.
+        DataError: no pair is relevant, one is outside the images or texts, or places are wanted and one is there twice.
         ModelError: a score is NaN or infinite.
     """
     if every:

@@ -75,12 +75,7 @@ class Reliability:
     def to_markdown(self) -> str:
         """Return a section for a report: the expected calibration error and two tables."""
         hits = [
-            [
-                f"{each.low:.1f} to {each.high:.1f}",
-                f"{each.hits:,}",
-                percent(each.probability),
-                percent(each.relevant),
-            ]
+            [f"{each.low:.1f} to {each.high:.1f}", f"{each.hits:,}", percent(each.probability), percent(each.relevant)]
             for each in self.bins
         ]
         return "\n\n".join(

@@ -85,11 +85,7 @@ class Best:
 
 @torch.inference_mode()
 def rerank(
-    ranks: Ranks,
-    proposals: Proposals,
-    reranker: Reranker,
-    relevance: Relevance,
-    progress: OnProgress | None = None,
+    ranks: Ranks, proposals: Proposals, reranker: Reranker, relevance: Relevance, progress: OnProgress | None = None
 ) -> tuple[Ranks, float]:
     """Rerank the proposals of every query, in memory bounded by a block of pairs.
 

@@ -27,11 +27,7 @@ _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 def write_towers(
-    model: TwoTower,
-    index: str | Path,
-    wanted: str | None = None,
-    *,
-    progress: Callable[[int, int], None] | None = None,
+    model: TwoTower, index: str | Path, wanted: str | None = None, *, progress: Callable[[int, int], None] | None = None
 ) -> Towers:
     """Write the towers of a model beside the index that it made, unless they exist. Remove other models' towers.
 

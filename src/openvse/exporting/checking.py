@@ -1,7 +1,6 @@
 """What an export says about reading, and its comparison with the model before it is put into its place.
 
-Its tokenizer and preprocessing let a runtime without PyTorch give the same results. The effect of int8 on retrieval is
-measured, too.
+Its tokenizer and preprocessing let a runtime without PyTorch give the same results. The effect of int8 is measured.
 """
 
 from __future__ import annotations
@@ -262,9 +261,7 @@ def check_readers(model: TwoTower, folder: Path) -> list[Deviation]:
     with quiet(*OF_WORDS):
         deviations = [
             deviation(
-                "sentences",
-                model.encode_text(PROBES[:-1]).vectors.numpy(),
-                runtime.encode_text(PROBES[:-1]).vectors,
+                "sentences", model.encode_text(PROBES[:-1]).vectors.numpy(), runtime.encode_text(PROBES[:-1]).vectors
             )
         ]
     if runtime.description.image.reading is not None:

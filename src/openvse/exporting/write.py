@@ -2,7 +2,7 @@
 
 Its towers become programs in ONNX, also with weights in int8. A program takes batches and sets of any size. It is one
 module for each side, with tensors as input and output. Where values of a batch would decide a shape, a part has a
-second way under ``torch.compiler.is_compiling()``: a GRU is a loop over its steps, and GPO a table by set size.
+second way under ``kernels.is_traced()``: a GRU is a loop over its steps, and GPO a table by set size.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from openvse.exporting.checking import (
     judge,
 )
 from openvse.files import given_path, is_free, replacing_files
+from openvse.kernels import tracing
 from openvse.model.base import Model
 from openvse.model.folder import CARD
 from openvse.model.tower import Tower, evaluating
@@ -156,11 +157,7 @@ def write_onnx(traced_program: Any, names: Sequence[str], path: Path, side: str)
     try:
         with _silence(), torch.no_grad():
             made: Any = torch.onnx.export(
-                traced_program,
-                input_names=list(names),
-                output_names=["embeddings"],
-                dynamo=True,
-                verbose=False,
+                traced_program, input_names=list(names), output_names=["embeddings"], dynamo=True, verbose=False
             )
     except Exception as error:
         raise ModelError(f"the {side} side has no form in ONNX ({message_of(error)}): report it") from error
@@ -170,8 +167,8 @@ def write_onnx(traced_program: Any, names: Sequence[str], path: Path, side: str)
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep the exporters' notes to their developers out of the output."""
-    with quiet("torch", "torch.onnx", "onnxscript", "onnx_ir"), warnings.catch_warnings():
+    """Keep the exporters' notes to their developers out of the output, and other threads out of the tracing."""
+    with tracing(), quiet("torch", "torch.onnx", "onnxscript", "onnx_ir"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
@@ -256,8 +253,7 @@ def export(
         progress: a function called with the finished steps and their number.
 
     Raises:
-        ModelError: no export in this format can give the model's results, or the written one does not. Nothing is put
-            into place then.
+        ModelError: no export in this format can give the model's results, or the written one does not, and is not kept.
 
     Examples:
         >>> openvse.export("runs/mine", "exported")  # doctest: +SKIP
@@ -376,11 +372,7 @@ def _card(model: TwoTower, name: str) -> str:
     data = model.provenance.get("data")
     trained = f", trained on {data['name']}" if isinstance(data, Mapping) and "name" in data else ""
     reads = (
-        [
-            f"openvse index {name} photos --out index",
-            'openvse search index "a dog on a beach"',
-            "openvse serve index",
-        ]
+        [f"openvse index {name} photos --out index", 'openvse search index "a dog on a beach"', "openvse serve index"]
         if model.reads_images
         else ["# this model reads stored features: OnnxModel.encode_features"]
     )

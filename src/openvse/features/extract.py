@@ -24,16 +24,7 @@ from openvse.functional import pad
 from openvse.halves import usable_device
 from openvse.media.packed import ImageFile
 from openvse.model.tower import evaluating
-from openvse.pipeline import (
-    DECODERS,
-    Pace,
-    Workers,
-    WorkProgress,
-    decoded,
-    in_batches,
-    remaining,
-    results_in_order,
-)
+from openvse.pipeline import DECODERS, Pace, Workers, WorkProgress, decoded, in_batches, remaining, results_in_order
 from openvse.types import Features
 
 ITEMS_IN_PART = 64
@@ -262,9 +253,7 @@ class _ImageExtraction(_Extraction[ImageFile]):
 
     @torch.inference_mode()
     def _rows(
-        self,
-        images: Sequence[tuple[str, ImageFile]],
-        decoded_images: Sequence[tuple[os.stat_result | None, Tensor]],
+        self, images: Sequence[tuple[str, ImageFile]], decoded_images: Sequence[tuple[os.stat_result | None, Tensor]]
     ) -> list[_Row]:
         """Return the features of one batch."""
         inputs = self.backbone.collate([pixels for _, pixels in decoded_images]).to(self.device)

@@ -74,8 +74,7 @@ def find_stored_features(model: TwoTower, folder: str | Path, features: Path | N
     """Return the stored features that can replace images when a model indexes them.
 
     Args:
-        folder: the folder from which the model was loaded. The store of a run is next to its ``best/``, or its recipe
-            names it.
+        folder: where the model was loaded from. The store of a run is next to its ``best/``, or its recipe names it.
         features: the folder of a store. None looks for the store of the model's run.
 
     Returns:

@@ -43,13 +43,7 @@ class FeatureStoreWriter:
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        *,
-        fingerprint: str,
-        dim: int,
-        dtype: StoreDtype = "float16",
-        boxes: bool = False,
+        self, path: str | Path, *, fingerprint: str, dim: int, dtype: StoreDtype = "float16", boxes: bool = False
     ) -> None:
         """Lock the store and prepare it for more items.
 

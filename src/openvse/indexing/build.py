@@ -10,14 +10,7 @@ from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
 
-from openvse.errors import (
-    DataError,
-    IndexDamagedError,
-    IndexFormatError,
-    IndexVersionError,
-    ModelError,
-    check_number,
-)
+from openvse.errors import DataError, IndexDamagedError, IndexFormatError, IndexVersionError, ModelError, check_number
 from openvse.files import given_path, several
 from openvse.indexing.database import FOLLOW_LINKS, READER, Database, Root
 from openvse.indexing.embedding import (

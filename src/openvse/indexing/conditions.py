@@ -49,6 +49,7 @@ _PLACE = "json_extract(items.metadata, '$.latitude'), json_extract(items.metadat
 _USERS = "meta."
 _KEYS = "SELECT DISTINCT said.key FROM items, json_each(items.metadata) AS said"
 _KEYS_TOLD = 10
+_NAMES_OF_PLACES = "; coordinates get names by the extra places, when they are indexed"
 _TYPES = {  # of the database's JSON, by what messages call them
     "numbers": ("integer", "real"),
     "texts": ("text",),
@@ -260,7 +261,8 @@ class Condition:
 
 def condition_warnings(conditions: Sequence[Condition], read: Read) -> tuple[str, ...]:
     """Return the warnings of conditions. See ``Condition.warning``."""
-    return tuple(filter(None, (condition.warning(read) for condition in conditions)))
+    warnings = ((condition.key, condition.warning(read)) for condition in conditions)
+    return tuple(line + (_NAMES_OF_PLACES if key == "place" else "") for key, line in warnings if line)
 
 
 def _nearest_keys(key: str, keys: Sequence[str]) -> str:

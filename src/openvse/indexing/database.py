@@ -61,10 +61,7 @@ CREATE INDEX items_content ON items (size, content);
 WordTable: TypeAlias = Literal["words", "texts"]
 """The full-text tables: words of names and metadata, and words that were read in images."""
 
-_WORDS_OF = {
-    "words": ("items", "words_of(CAST(id AS BLOB), metadata)"),
-    "texts": ("readings", "words_in(lines)"),
-}
+_WORDS_OF = {"words": ("items", "words_of(CAST(id AS BLOB), metadata)"), "texts": ("readings", "words_in(lines)")}
 
 FOLLOW_LINKS = "follow_links"
 """The name under which an index notes that links are followed, or "" if they are not."""
@@ -341,9 +338,14 @@ class Database:
         cursor = self._connection.execute("INSERT INTO segments (file, rows) VALUES (?, ?)", (file, rows))
         return int(cursor.lastrowid or 0)
 
-    def place(self, places: Iterable[tuple[int, int, int]]) -> None:
-        """Note where embeddings are: (file, row, key of the item)."""
-        self._connection.executemany("UPDATE items SET segment = ?, row = ? WHERE key = ?", places)
+    def place(self, places: Iterable[tuple[int, int, int, int]]) -> None:
+        """Note where embeddings are: (file, row, checksum, key of the item)."""
+        self._connection.executemany("UPDATE items SET segment = ?, row = ?, checksum = ? WHERE key = ?", places)
+
+    def copy(self, path: Path) -> None:
+        """Write a copy to a new file."""
+        with closing(sqlite3.connect(path)) as other:
+            self._connection.backup(other)
 
     def drop_empty_files(self) -> None:
         """Forget files that no item needs."""

@@ -148,7 +148,7 @@ class KnownContent:
                 self._files |= {file.number: map_vectors(folder, file, manifest) for file in files}
             if (vectors := self._files.get(number)) is None or row >= len(vectors):
                 return [], facts
-            facts = facts if rows else read_facts(candidate.path, candidate.sidecars)
+            facts = facts if rows else _facts_of(candidate)
             rows.append((_entry(candidate, (content, facts), name), vectors[row]))
         return rows, facts
 
@@ -350,13 +350,18 @@ def rewritten_items(index: FoundIndex, roots: Sequence[Root]) -> set[str]:
     return rewritten
 
 
+def _facts_of(candidate: Candidate) -> FileFacts:
+    """Return the facts of a file, also by the names of the folders up to the indexed one."""
+    return read_facts(candidate.path, candidate.sidecars, candidate.item.id.count("/") + 1)
+
+
 def _content_of(candidate: Candidate) -> _Content:
     """Return the hash and the facts of a file that was read, without hash if it has changed since it was listed.
 
     Otherwise the hash of a later content would vouch for the embeddings of an earlier one.
     """
     content = content_hash(candidate.path, candidate.item.size)
-    facts = read_facts(candidate.path, candidate.sidecars)
+    facts = _facts_of(candidate)
     try:
         status = candidate.path.stat()
     except OSError:

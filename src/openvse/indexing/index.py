@@ -183,9 +183,7 @@ class Index:
         return positions[positions >= 0].astype(np.int64)
 
     @cached_property
-    def _by_key(
-        self,
-    ) -> tuple[Int[np.ndarray, "count"], Int[np.ndarray, "count"], Int[np.ndarray, "_"] | None]:
+    def _by_key(self) -> tuple[Int[np.ndarray, "count"], Int[np.ndarray, "count"], Int[np.ndarray, "_"] | None]:
         """The keys in their order, their positions, and a table from key to position where most keys have an item."""
         order = np.argsort(self.table.keys, kind="stable")
         rising = self.table.keys[order]

@@ -1,18 +1,21 @@
-"""Changes of an index that need no model: removing folders, compaction, and finding damage."""
+"""Changes of an index that read no image: removing folders, other embeddings, compaction, and finding damage."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import secrets
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float
 
 from openvse.errors import IndexFormatError
-from openvse.files import given_path
+from openvse.files import given_path, sync
 from openvse.indexing.database import Database
-from openvse.indexing.index import SMALL_BYTES, SMALL_COUNT
-from openvse.indexing.manifest import MANIFEST, Item, damaged, read_manifest
+from openvse.indexing.index import SMALL_BYTES, SMALL_COUNT, Index
+from openvse.indexing.manifest import MANIFEST, Item, Place, damaged, read_manifest
 from openvse.indexing.vector_files import VectorWriter, map_vectors, row_checksum
 from openvse.indexing.writer import FoundIndex, IndexFolder, disk_errors
 from openvse.media.segments import file_of
@@ -84,13 +87,46 @@ def rewrite(index: FoundIndex) -> int:
     return unused
 
 
-def _copy(index: FoundIndex, opened: ExitStack) -> None:
-    """Copy the rows into new files, and name these instead of the old ones."""
+def replace_embeddings(
+    path: Path,
+    model: str,
+    place: Place,
+    embed: Callable[[Index], Float[np.ndarray, "count K D"]],
+    notes: Mapping[str, str],
+) -> None:
+    """Give the items of an index the embeddings of another model, all at once by the rename of its manifest.
+
+    ``notes`` are settings that the index notes with them.
+
+    Raises:
+        IndexFormatError: another process writes the index, or the disk refuses. The index is unchanged.
+    """
+    with IndexFolder(path) as opened, disk_errors(path), ExitStack() as kept:
+        if (found := opened.find()) is None:
+            raise opened.problem() or damaged(path, MANIFEST)
+        vectors = embed(Index.of(path, found.manifest, found.database))
+        manifest = replace(found.manifest, items=f"items-{secrets.token_hex(4)}.sqlite")
+        manifest = replace(manifest, model=model, model_place=dict(place))
+        found.database.copy(path / manifest.items)
+        database = kept.enter_context(Database(path / manifest.items, write=True))
+        index = replace(found, manifest=manifest, database=database)
+        with ExitStack() as files:
+            _copy(index, files, vectors.astype(manifest.dtype))
+        with database.transaction():
+            for note in notes.items():
+                database.set(*note)
+        sync(path / manifest.items)
+        opened.publish(MANIFEST, index)
+        kept.pop_all()
+
+
+def _copy(index: FoundIndex, opened: ExitStack, new: Float[np.ndarray, "count K D"] | None = None) -> None:
+    """Copy the rows, or write new ones, into new files, and name these instead of the old ones."""
     database, manifest, table = index.database, index.manifest, index.database.table()
     shape = manifest.num_embeddings, manifest.dim
     old = {file.number: map_vectors(index.folder, file, manifest) for file in database.vector_files()}
     written: list[VectorWriter] = []
-    places: list[tuple[VectorWriter, int, int]] = []
+    places: list[tuple[VectorWriter, int, int, int]] = []
     for start in range(0, len(table.ids), _ROWS):
         stop = min(start + _ROWS, len(table.ids))
         if not written or written[-1].is_full:
@@ -98,17 +134,24 @@ def _copy(index: FoundIndex, opened: ExitStack) -> None:
             opened.callback(written[-1].close)
         block = np.empty((stop - start, *shape), np.dtype(manifest.dtype))
         here = table.files[start:stop]
-        for number in np.unique(here).tolist():
+        for number in np.unique(here).tolist() if new is None else ():
             chosen = np.flatnonzero(here == number)
             block[chosen] = old[number][table.rows[start:stop][chosen]]
+        sums = table.checksums[start:stop].tolist()
+        if new is not None:
+            block[:] = new[start:stop]
+            facts = zip(table.ids[start:stop], table.modified_ns[start:stop], table.sizes[start:stop], strict=True)
+            sums = [
+                row_checksum(Item(name, *map(int, more)), row) for (name, *more), row in zip(facts, block, strict=True)
+            ]
         first = written[-1].append(block)
         keys = table.keys[start:stop].tolist()
-        places += [(written[-1], first + place, key) for place, key in enumerate(keys)]
+        places += [(written[-1], first + row, *each) for row, each in enumerate(zip(sums, keys, strict=True))]
     for writer in written:
         writer.flush()
     with database.transaction():
         numbers = {writer: database.new_file(writer.path.name, writer.rows) for writer in written}
-        database.place((numbers[writer], row, key) for writer, row, key in places)
+        database.place((numbers[writer], row, checksum, key) for writer, row, checksum, key in places)
         database.drop_empty_files()
 
 

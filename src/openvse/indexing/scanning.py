@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate, chain
 from operator import itemgetter
 from pathlib import Path
@@ -28,16 +28,8 @@ from openvse.files import decoded_cell, parse_json, read_lines, whole_characters
 from openvse.indexing.conditions import FIELDS
 from openvse.indexing.database import CLOCK, ONLY_HEADER, Database, Root, decode_id, encode_id
 from openvse.indexing.manifest import Held, Item
-from openvse.media.listing import (
-    AGAIN,
-    LeftOut,
-    Listing,
-    each_once,
-    identity_of,
-    list_folders,
-    rules_of,
-    walk_files,
-)
+from openvse.indexing.words import TITLE_KEYS
+from openvse.media.listing import AGAIN, LeftOut, Listing, each_once, identity_of, list_folders, rules_of, walk_files
 from openvse.media.matching import find_files, paths_below
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.ranks import FactSource, first_stated
@@ -111,12 +103,7 @@ class RootListing:
 
 
 def list_roots(
-    roots: Sequence[Root],
-    *,
-    videos: bool,
-    ignore: Sequence[str],
-    follow_links: bool,
-    labels: Collection[str] = (),
+    roots: Sequence[Root], *, videos: bool, ignore: Sequence[str], follow_links: bool, labels: Collection[str] = ()
 ) -> list[RootListing]:
     """List the images below existing roots. A file whose id begins like another label's of all ``labels`` fails."""
     there = {root: Path(root.path) for root in roots if Path(root.path).is_dir()}
@@ -388,6 +375,7 @@ METADATA = FactSource.USER.value
 """The file at the top of an indexed folder with the user's notes on its files, a JSON object a line."""
 
 _DATES = ("taken", "date")
+_LONGEST_LINE, _SHOWN = 1 << 20, 1000  # bytes, and characters of a message
 _UNREAD = "unread"  # a pipe, or a link to what is gone
 _DATE = re.compile(
     r"(?:(?P<year>\d{4})(?:([-:])(?P<month>\d\d?)(?:\2(?P<day>\d\d?))?)?|(?P<d>\d\d?)\.(?P<m>\d\d?)\.(?P<y>\d{4}))"
@@ -432,7 +420,7 @@ def new_metadata(
     bad: list[str] = []
     for number, entry in _json_lines(file):
         if key := _naming(entry):
-            joined.setdefault(str(entry[key]), {}).update(entry)
+            _join(joined.setdefault(str(entry[key]), {}), entry)
         else:
             bad.append(f"line {number}")
     held = {file_of(listing.root.name_of(item)) for item in kept}
@@ -442,11 +430,19 @@ def new_metadata(
         problems.insert(0, f"{len(bad):,} line(s) could not be understood, and say nothing (first: {bad[0]})")
     lines: dict[str, dict[str, object]] = {}
     for name, entry in joined.items():
-        lines.setdefault(items.get(name, name), {}).update(entry)
+        _join(lines.setdefault(items.get(name, name), {}), entry)
     problems += [line for key in _DATES if (line := _dated(key, lines.values()))]
     problems += _called_as_facts(lines.values())
     written = {name: _as_json(entry) for name, entry in lines.items()}
     return Metadata(state, written, tuple(f"{escaped(file)}: {each}" for each in problems))
+
+
+def _join(known: dict[str, object], entry: Mapping[str, object]) -> None:
+    """Add what a further line says of a file: captions to those before, and other values in their place."""
+    for key, value in entry.items():
+        before = known.get(key) if key in TITLE_KEYS else None
+        both = [part for each in (before, value) for part in (each if isinstance(each, list) else [each])]
+        known[key] = value if before is None or before == value else both
 
 
 def iso_date(value: object) -> str | None:
@@ -523,7 +519,7 @@ def _items_of(
     meant = {name: again.get(item, item) for name, item in below.items() if item in items or item in again}
     nothing = [found.without_file(path) for name, path in strange.items() if name not in meant]
     problems = [
-        f"{len(cases):,} {what} (first: {escaped(cases[0])})"
+        f"{len(cases):,} {what} (first: {escaped(cases[0][:_SHOWN])})"
         for what, cases in (
             ("line(s) name no item of the folder", nothing),
             ("name(s) are written in another way than those of their files", found.otherwise_written()),
@@ -589,6 +585,18 @@ def note_metadata(database: Database, root: Root, stated: Metadata, run: int, al
     database.set(_metadata_setting(root.number), stated.state)
 
 
+def note_captions(database: Database, root: Root, name: str, captions: Sequence[str]) -> None:
+    """Note in a transaction the captions of a file, until the next indexing reads the ``metadata.jsonl`` of its root.
+
+    Its line there has the key ``captions``.
+    """
+    sql = "SELECT key, metadata, header FROM items WHERE id = CAST(? AS TEXT)"
+    for key, metadata, header in database.read(sql, (encode_id(root.id_of(name)),)):
+        own = metadata if header == ONLY_HEADER else header
+        said = {"file_name": name} | json.loads(metadata or _NOTHING) | {"captions": [*captions]}
+        database.describe([(stored_json(said), own or _NOTHING, key)])
+
+
 def _metadata_state(folder: Path) -> str:
     """Return the time and size of a folder's ``metadata.jsonl``, or "" without one."""
     file = folder / METADATA
@@ -607,7 +615,8 @@ def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
     """Yield the number and the object of each line, with an empty object for a line that is none."""
     try:
         with file.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
+            pieces = iter(partial(lines.readline, _LONGEST_LINE), b"")  # of a longer line, no piece is an object
+            for number, line in enumerate(pieces, start=1):
                 if not line.strip():
                     continue
                 try:

@@ -17,10 +17,21 @@ from string import ascii_lowercase
 from openvse.files import parse_json
 from openvse.media.segments import file_of
 
-TITLE_KEYS = ("caption", "captions", "title", "sentences", "sentence", "description", "label", "text", "alt")
+TITLE_KEYS = (
+    "caption",
+    "captions",
+    "title",
+    "headline",
+    "sentences",
+    "sentence",
+    "description",
+    "label",
+    "text",
+    "alt",
+)
 """Keys of the metadata whose texts may represent an item, the best first."""
 
-TEXT_KEYS = (*TITLE_KEYS, "keywords", "tags", "labels", "people", "name", "names")
+TEXT_KEYS = (*TITLE_KEYS, "keywords", "tags", "labels", "people", "place", "name", "names")
 """Keys of the metadata whose texts are words of an item, beside its name."""
 
 MOST_WORDS = 64

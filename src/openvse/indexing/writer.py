@@ -17,15 +17,7 @@ from jaxtyping import Float
 from openvse.errors import IndexDamagedError, IndexFormatError, IndexVersionError, ModelError
 from openvse.files import locked, made
 from openvse.indexing.database import Database, Entry, Root
-from openvse.indexing.manifest import (
-    MANIFEST,
-    UNFINISHED,
-    Held,
-    IndexManifest,
-    VectorDtype,
-    damaged,
-    read_manifest,
-)
+from openvse.indexing.manifest import MANIFEST, UNFINISHED, Held, IndexManifest, VectorDtype, damaged, read_manifest
 from openvse.indexing.vector_files import PATTERN, VectorWriter, finite_rows, map_vectors, row_checksum
 
 _MANY = 1000  # new items whose words are added before the end of a run

@@ -2,3 +2,30 @@
 
 ``OPENVSE_KERNELS=0`` in the environment switches them off.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import get_ident
+
+import torch
+
+_tracing: set[int] = set()
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Let ``is_traced`` be true of this thread alone: PyTorch says of all threads that they compile while one does."""
+    _tracing.add(get_ident())
+    try:
+        yield
+    finally:
+        _tracing.discard(get_ident())
+
+
+def is_traced() -> bool:
+    """Return whether a program is made of what runs, so that neither sizes nor values may decide what is done."""
+    if torch.compiler.is_dynamo_compiling():
+        return True
+    return torch.compiler.is_compiling() and (not _tracing or get_ident() in _tracing)

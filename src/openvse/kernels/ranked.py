@@ -28,6 +28,8 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from openvse.kernels import is_traced
+
 SWITCH = "OPENVSE_KERNELS"
 """The environment variable that switches the kernels off if it is 0."""
 
@@ -119,7 +121,7 @@ def is_usable(local: Tensor) -> bool:
     The sets must be on the CPU, in float32 or bfloat16, of at most 255 elements.
     """
     return (
-        not torch.compiler.is_compiling()  # first: comparing a size would limit the sizes of a traced program
+        not is_traced()  # first: comparing a size would limit the sizes of a traced program
         and local.numel() > 0
         and type(local) in (Tensor, nn.Parameter)  # neither fake nor functional, as while a graph is traced
         and torch._C._get_tracing_state() is None

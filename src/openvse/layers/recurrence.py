@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence
 
+from openvse.kernels import is_traced
 from openvse.types import moved, on_cpu
 
 # Rows of packed sequences are rounded up to a multiple of this. oneDNN compiles a kernel for each new shape and stride
@@ -26,7 +27,7 @@ def packed_gru(
     time step and direction. Here both directions take each step together, and each of the two gradients is one matrix
     product after the last step (benchmarks/gru.py). Return the states of both directions, 0 at padding, and the last.
     """
-    run = _scanned_gru if torch.compiler.is_compiling() else _packed_gru
+    run = _scanned_gru if is_traced() else _packed_gru
     return run(gru, values, mask)
 
 
@@ -61,8 +62,7 @@ def _scanned_gru(
 ) -> tuple[Float[Tensor, "W B N H"], Float[Tensor, "W B H"]]:
     """Compute ``packed_gru`` as a loop over the steps whose number the program does not fix.
 
-    The backward direction reads the reversed elements. Each direction goes on over the padding, and its states there
-    are left out.
+    The backward direction reads the reversed elements. Both go on over the padding, whose states are left out.
     """
     lengths, read = mask.sum(dim=1), [values]
     steps = torch.arange(mask.shape[1], device=mask.device)
@@ -94,10 +94,7 @@ def scanned_states(
     def step(state: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
         of_state = torch.addmm(state_bias, state, state_weight.T)
         (door_r, door_z, new), (state_r, state_z, state_n) = gates.chunk(3, dim=1), of_state.chunk(3, dim=1)
-        update, candidate = (
-            (door_z + state_z).sigmoid(),
-            (new + (door_r + state_r).sigmoid() * state_n).tanh(),
-        )
+        update, candidate = ((door_z + state_z).sigmoid(), (new + (door_r + state_r).sigmoid() * state_n).tanh())
         after = candidate + update * (state - candidate)
         return after, after.clone()
 

@@ -24,6 +24,7 @@ _CHUNKS, _LARGEST_CHUNK = 200_000, 1 << 26  # of a PNG: the number looked at, an
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")
 _PLAIN = b"http://ns.adobe.com/xap/1.0/\0"
 _REST = re.compile(rb"http://ns\.adobe\.com/xmp/extension/\0(\w{32})(.{4})(.{4})(.+)", re.DOTALL)
+_IDENTIFIER = re.compile(rb"\b\w{32}\b")
 _AROUND, _DECLARATION = b"\xef\xbb\xbf\0 \n\r\t", re.compile(rb"^<\?xml\s.*?\?>", re.DOTALL)
 
 
@@ -91,9 +92,9 @@ def _extended(xmp: bytes, segments: Iterable[tuple[str, bytes]]) -> bytes:
     Each segment of the rest has an identifier, which the packet mentions, the length of the rest, and its own place.
     """
     parts: dict[int, bytes] = {}
-    length, rest = 0, b""
+    length, rest, mentioned = 0, bytearray(), {*_IDENTIFIER.findall(xmp.upper())}
     for match in (_REST.fullmatch(data) for name, data in segments if name == "APP1"):
-        if match and match[1].upper() in xmp.upper():
+        if match and match[1].upper() in mentioned:
             length = int.from_bytes(match[2], "big")
             parts[int.from_bytes(match[3], "big")] = match[4]
     for start, part in sorted(parts.items()):

@@ -15,8 +15,10 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import cache
 from itertools import islice, takewhile
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from xml.etree import ElementTree
 
@@ -50,24 +52,40 @@ _NAMED_DATE = re.compile(  # a day without hyphens counts only behind the names 
 _BY_PROGRAM = re.compile(
     r"(IMG|VID|PXL|MVIMG|PANO|BURST|DSC|Screenshot|Screen|WhatsApp|signal|photo|video)", re.IGNORECASE
 )
+_FOLDER_OF_YEAR = re.compile(
+    r"(?:(?:photos?|foto\w*|bilder|im[aá]genes|zdjęcia|obrázky|фото\w*)(?:['\u2019]s)? \w+ )?((?:19|20)\d\d)",
+    re.IGNORECASE,
+)
+_FILED_DATE = re.compile(  # of a month or day, and then nothing or a name
+    r"((?:19|20)\d\d)([-_.]?)(0[1-9]|1[0-2])(?:\2(0[1-9]|[12]\d|3[01]))?(?:$|[ _-]+(?=[^\W\d]))"
+)
+_TWO_DIGITS = re.compile(r"\d\d", re.ASCII)
 _UNSET = ("0", "1904-01-01T00:00", "1970-01-01T00:00")  # what clocks show that were never set
 _COMPANY = re.compile(r",? (corporation|corp|company|co|ltd|inc|gmbh|ag|optical|imaging)\b\.?", re.IGNORECASE)
 _OF_CAMERA = re.compile(r".*DIGITAL CAMERA|SONY DSC|DCIM\b.*|SAMSUNG|default|Untitled")  # no descriptions
 _LONGEST = 2000  # characters of a text
+_FARTHEST = 0.5  # degrees of latitude from the middle of a town, about 55 km
+_READS_PLACES = Lock()
 _MOST = 200  # keywords
+_RATED = (18246, 18249)  # what Windows notes in EXIF: stars, and stars as a percentage
+_NOTED = {"title": 40091, "description": 40092, "keywords": 40094}  # and its texts, in UTF-16
 _RDF, _DC = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}", "{http://purl.org/dc/elements/1.1/}"
 _HOLDS_VALUE = {f"{_RDF}{each}" for each in ("Bag", "Seq", "Alt", "li", "Description", "value")}
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _EXIF, _XMP = "{http://ns.adobe.com/exif/1.0/}", "{http://ns.adobe.com/xap/1.0/}"
 _TIFF, _REGION = "{http://ns.adobe.com/tiff/1.0/}", "{http://www.metadataworkinggroup.com/schemas/regions/}"
-_CREATED = ("{http://ns.adobe.com/photoshop/1.0/}DateCreated", f"{_EXIF}DateTimeOriginal")
+_PHOTOSHOP, _CORE = "{http://ns.adobe.com/photoshop/1.0/}", "{http://iptc.org/std/Iptc4xmpCore/1.0/xmlns/}"
+_CREATED = (f"{_PHOTOSHOP}DateCreated", f"{_EXIF}DateTimeOriginal")
 _DIGITIZED = (f"{_EXIF}DateTimeDigitized", f"{_XMP}CreateDate")
+_PLACES = (f"{_CORE}Location", *(f"{_PHOTOSHOP}{each}" for each in ("City", "State", "Country")))
+_STARS_IN_PERCENT, _LABELS = "{http://ns.microsoft.com/photo/1.0/}Rating", "{http://darktable.sf.net/}colorlabels"
+_COLORS = {"0": "Red", "1": "Yellow", "2": "Green", "3": "Blue", "4": "Purple"}  # of darktable
 _TAGS = (  # each with the sign between its levels
     ("{http://ns.adobe.com/lightroom/1.0/}hierarchicalSubject", "|"),
     ("{http://www.digikam.org/ns/1.0/}TagsList", "/"),
 )
 _PEOPLE = (
-    "{http://iptc.org/std/Iptc4xmpExt/2008-02-29/}PersonInImage",
+    *(f"{{http://iptc.org/std/Iptc4xmpExt/2008-02-29/}}Person{each}" for each in ("InImage", "Name")),
     "{http://ns.microsoft.com/photo/1.2/t/Region#}PersonDisplayName",
 )
 _IPTC_BLOCK, _IPTC_DIGEST = 0x0404, 0x0425  # resources of Photoshop
@@ -76,13 +94,17 @@ _PARTS_OF_8859 = {b"B": 2, b"C": 3, b"D": 4, b"L": 5, b"G": 6, b"F": 7, b"H": 8,
 _APPLE = "com.apple.quicktime."
 
 
-def said_by(path: Path) -> list[Said]:
-    """Return what the sources in a file say, and its name, such as ``IMG-20200101-WA0001.jpg``. Nothing is raised."""
+def said_by(path: Path, folders: int = 0) -> list[Said]:
+    """Return what the sources in a file say, its name (``IMG-20200101-WA0001.jpg``), and so many folders above it.
+
+    Nothing is raised.
+    """
     said: list[Said] = []
     with warnings.catch_warnings(), suppress(Exception):  # damaged files make readers raise almost any error
         warnings.simplefilter("ignore")
         said = _of_video(path) if is_video_name(path.name) else _of_image(path)
-    return [*said, Said(FactSource.NAME, named=[date_in_name(path.name)])]
+    filed = date_in_folders([*path.parts[-1 - folders : -1], path.stem])
+    return [*said, Said(FactSource.NAME, named=[date_in_name(path.name)]), Said(FactSource.FOLDERS, named=[filed])]
 
 
 def date_in_name(name: str) -> str | None:
@@ -111,11 +133,36 @@ def date_in_name(name: str) -> str | None:
     return (days.pop() or None) if len(days) == 1 else None
 
 
+def date_in_folders(names: Sequence[str]) -> str | None:
+    """Return the date by which folders, the uppermost first, and the start of a file's name are sorted, or None.
+
+    Other digits, such as sizes, numbers and the years of devices, are no dates.
+
+    Examples:
+        >>> date_in_folders(["2023", "10", "11", "a"]), date_in_folders(["Fotos von 2002", "1985-07 Italy"])
+        ('2023-10-11', '1985-07')
+        >>> date_in_folders(["1920", "2000 dogs", "20191231", "2048-10-01", "Galaxy 2019", "2010-11"])
+    """
+    date, before = None, ""
+    for left, name in reversed([*enumerate(reversed(names))]):
+        is_folder, written = left > 0, ""
+        if is_folder and len(before) in (4, 7) and _TWO_DIGITS.fullmatch(name):
+            written = f"{before}-{name}"
+        elif is_folder and (of_year := _FOLDER_OF_YEAR.fullmatch(name)) and name != "1920":  # a width of pictures
+            written = of_year[1]
+        elif (match := _FILED_DATE.match(name)) and (match.end() < len(name) or (is_folder and match[2])):
+            year, sign, month, day = match.groups("")
+            written = "-".join(filter(None, (year, month, day))) if sign or (day and is_folder) else ""
+        before = _date(written) or "" if written[:4] <= str(datetime.now().year) else ""
+        date = before or date
+    return date
+
+
 def _of_image(path: Path) -> list[Said]:
     """Return what EXIF, IPTC, XMP and the text of a PNG say."""
     with held_in(path) as (exif, packet, image):
         made = image.info.get("Creation Time") if isinstance(image, PngImageFile) else None
-        said = [_of_exif(exif), _of_iptc(image), Said(FactSource.PNG, shot=[_date(made)])]
+        said = [_of_exif(exif), _of_windows(exif), _of_iptc(image), Said(FactSource.PNG, shot=[_date(made)])]
     with suppress(DataError):
         said.append(read_xmp(packet))
     return said
@@ -136,6 +183,17 @@ def _of_exif(exif: Image.Exif) -> Said:
     return Said(FactSource.EXIF, facts, shot, scanned)
 
 
+def _of_windows(exif: Image.Exif) -> Said:
+    """Return the stars and texts that Windows keeps in EXIF. Cameras write a rating of 0, which says nothing."""
+    stars, percent = (plain_text(str(exif.get(tag, ""))) for tag in _RATED)
+    facts: dict[str, object] = {"rating": _rating(stars) or _stars_of(percent)}
+    for key, tag in _NOTED.items():
+        held = exif.get(tag)
+        text = plain_text(codecs.BOM_UTF16_LE + held) if isinstance(held, bytes) else ""
+        facts[key] = [*filter(None, map(str.strip, text.split(";")))][:_MOST] if key == "keywords" else text
+    return Said(FactSource.WINDOWS, facts)
+
+
 def read_xmp(packet: bytes | str, source: FactSource = FactSource.XMP) -> Said:
     """Return what a packet of XMP says. Raise DataError, with the reason, if it is none or might harm."""
     elements = elements_of(packet)
@@ -153,16 +211,21 @@ def read_xmp(packet: bytes | str, source: FactSource = FactSource.XMP) -> Said:
     faces = [each for each in elements if {*texts(f"{_REGION}Type", among=[each])} <= {"Face"}]
     people = *texts(f"{_REGION}Name", among=faces), *texts(*_PEOPLE, among=elements)
     tags = [each.replace(sign, "|") for name, sign in _TAGS for each in texts(name)]
+    colors = [_COLORS[each] for each in texts(_LABELS) if each in _COLORS]
+    own_rating = _rating(first(f"{_XMP}Rating"))
     facts = {
         "camera": _camera(first(f"{_TIFF}Make"), first(f"{_TIFF}Model")),
         **_place_of(first(f"{_EXIF}GPSLatitude"), first(f"{_EXIF}GPSLongitude")),
+        "place": [text for name in _PLACES for text in texts(name)[:1]],
         "title": first(f"{_DC}title"),
+        "headline": first(f"{_PHOTOSHOP}Headline"),
         "description": first(f"{_DC}description"),
+        "alt": first(f"{_CORE}AltTextAccessibility"),
         "keywords": texts(f"{_DC}subject"),
         "tags": list(dict.fromkeys(tags))[:_MOST],
         "people": list(dict.fromkeys(people))[:_MOST],
-        "rating": _rating(first(f"{_XMP}Rating")),
-        "color_label": first(f"{_XMP}Label"),
+        "rating": own_rating if own_rating is not None else _stars_of(first(_STARS_IN_PERCENT)),
+        "color_label": first(f"{_XMP}Label") or (colors[0] if len(colors) == 1 else colors),
     }
     shot, scanned = ([*map(_date, texts(*names))] for names in (_CREATED, _DIGITIZED))
     return Said(source, facts, shot, scanned)
@@ -182,6 +245,13 @@ def _values(node: ElementTree.Element, name: str) -> Iterator[tuple[str | None, 
         language = each.get(_LANGUAGE, language)
         yield from ((language, text) for text in (each.get(f"{_RDF}value"), each.text) if text)
         waiting += [(inside, language) for inside in reversed(each) if inside.tag in _HOLDS_VALUE]
+
+
+def _stars_of(percent: str) -> int | None:
+    """Return the stars of a percentage by Windows, which writes 1, 25, 50, 75 and 99, or None for other texts."""
+    with suppress(ValueError):
+        return round((float(percent) + 24) / 25) if 1 <= float(percent) <= 100 else None
+    return None
 
 
 def _rating(stated: str) -> float | None:
@@ -279,6 +349,34 @@ def coordinates_of(latitude: float, longitude: float) -> Header:
     return {"latitude": round(latitude, 6), "longitude": round(longitude, 6)}
 
 
+def said_of_place(latitude: object, longitude: object) -> Said:
+    """Return the names of a place on land, the narrowest first, by the extra ``places``, or nothing without it."""
+    known = Said(FactSource.COORDINATES)
+    if not isinstance(latitude, float) or not isinstance(longitude, float) or (gazetteer := _gazetteer()) is None:
+        return known
+    (found,) = gazetteer.query([(latitude, longitude)])
+    east = abs(longitude - found["longitude"]) * math.cos(math.radians(latitude))
+    if max(abs(latitude - found["latitude"]), east) > _FARTHEST:
+        return known
+    names = filter(None, (found.get(each) for each in ("city", "county", "state", "country")))
+    return Said(FactSource.COORDINATES, {"place": [*dict.fromkeys(map(str, names))]})
+
+
+def _gazetteer() -> Any:
+    """Return the places that the package knows, which takes 2 s once, or None without it."""
+    with _READS_PLACES:
+        return _known_places()
+
+
+@cache
+def _known_places() -> Any:
+    try:
+        import reverse_geocode
+    except ImportError:
+        return None
+    return reverse_geocode.GeocodeData()
+
+
 def _stored(value: object) -> object:
     """Return the bytes of a text of EXIF, because Pillow takes every text for Latin-1."""
     return value.encode("latin-1", "ignore") if isinstance(value, str) else value
@@ -323,12 +421,15 @@ def _of_iptc(image: Image.Image | None) -> Said:
         return list(filter(None, map(plain_text, decoded)))
 
     facts = {
+        "place": [text for number in (92, 90, 95, 101) for text in texts(number)[:1]],
         "title": next(iter(texts(5)), ""),
+        "headline": next(iter(texts(105)), ""),
         "description": next(iter(texts(120)), ""),
         "keywords": list(dict.fromkeys(texts(25)))[:_MOST],
     }
     shot, scanned = (
-        [_date(" ".join((day, *texts(clock)[:1]))) for day in texts(date)] for date, clock in ((55, 60), (62, 63))
+        [_date(" ".join((day, *clocks[:1]))) for day in days]
+        for days, clocks in ((texts(55), texts(60)), (texts(62), texts(63)))
     )
     return Said(FactSource.CHANGED_IPTC if _is_newer(image) else FactSource.IPTC, facts, shot, scanned)
 

@@ -82,11 +82,14 @@ def _facts(path: Path) -> HeldFacts:
 
 def _unpacked(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the boxes of a file. One of the type brob is another one behind its type, compressed."""
+    left = {b"Exif", b"xml "}
     for kind, data in boxes_of(content):
         if kind != b"brob":
             yield kind, data
-        elif data[:4] in (b"Exif", b"xml ") and is_installed("brotli"):
+        elif data[:4] in left and is_installed("brotli"):
             import brotli
+
+            left.remove(data[:4])
 
             with suppress(brotli.error):
                 reader = brotli.Decompressor()

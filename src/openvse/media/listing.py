@@ -22,6 +22,9 @@ SYSTEM = "system folder"
 SIDECARS = ("xmp", "json")
 """The suffixes of the files in which other programs describe an image."""
 
+PICASA = (".picasa.ini", "picasa.ini")
+"""The names of the file in which Picasa describes the images of its folder."""
+
 AGAIN = "listed under another name"
 UNNAMED = "without the suffix of an image or video"
 SPECIAL = "no ordinary file"
@@ -44,8 +47,9 @@ _SYSTEM = re.compile(  # thumbnails, bins and snapshots of NAS boxes, desktops a
     re.IGNORECASE,
 )
 _TYPESCRIPT = ("ts", "mts")  # suffixes of videos, too: of MPEG transport streams
+_MOTION = ("mp", "mp~2", "mp~3", "mv")  # clips of motion photographs; other programs have such files, too
 _UNCLEAR = ("", "bin", "dat", "mod")  # of anything: also photos in caches, and videos of cameras and discs
-_LOOKED_AT = frozenset((*_TYPESCRIPT, *_UNCLEAR))
+_LOOKED_AT = frozenset((*_TYPESCRIPT, *_MOTION, *_UNCLEAR))
 _PACKETS = (188, 192, 204)  # bytes of a packet of a transport stream: plain, with its time, with its parity
 _VIDEO = re.compile(rb"RIFF....(AVI |CDXA)|....ftyp|\0\0\x01[\xb3\xba]|\x1aE\xdf\xa3", re.DOTALL)
 
@@ -121,7 +125,8 @@ class Listing:
     def problems(self, used: Collection[Path] = ()) -> tuple[str, ...]:
         """Return a line for omitted files, and one for each folder that cannot be listed."""
         links = self.left_out.files.get(LINK, [])
-        unused = [link for link in links if not any(path.is_relative_to(link) for path in used)]
+        above = {each for path in used if links for each in (path, *path.parents)}
+        unused = [link for link in links if link not in above]
         files = {kind: unused if kind == LINK else paths for kind, paths in self.left_out.files.items()}
         left_out = LeftOut({kind: paths for kind, paths in files.items() if paths})
         lines = [left_out.describe()] if left_out else []
@@ -182,7 +187,7 @@ def identity_of(path: str | Path, wanted: Collection[object] | None = None) -> t
 def walk_files(root: Path) -> Iterator[Path]:
     """Yield the files below a folder. Hidden files and folders are skipped, links to folders are not followed."""
     walk = _Walk(root)
-    return (root / name for name in walk.names_below("") if name not in walk.special)
+    return (root / name for name in walk.names_below("") if name not in walk.special and "/." not in f"/{name}")
 
 
 @dataclass
@@ -221,7 +226,7 @@ class _Walk:
                 self.names.append(name)
             elif kind:
                 self.left_out[kind].append(self.root / name)
-            elif suffix.lower() in SIDECARS:
+            elif suffix.lower() in SIDECARS or base.lower() in PICASA:
                 self.sidecars.append(name)
 
     def names_below(self, start: str) -> Iterator[str]:
@@ -265,7 +270,7 @@ def _inside(
     for entry in entries:
         name, is_folder = prefix + entry.name, _is_folder(entry)
         is_system = is_folder and _SYSTEM.fullmatch(entry.name) is not None
-        is_left_out = is_system or entry.name.startswith(".")
+        is_left_out = is_system or (entry.name.startswith(".") and entry.name.lower() not in PICASA)
         if is_left_out and not (is_folder and ignored and ignored.enters(name)):
             system += [name] * is_system
             continue
@@ -299,6 +304,8 @@ def _kind(name: str, path: Path, *, videos: bool) -> str | None:
         is_media = _VIDEO.match(start) or any(each.begins(start) for each in known_formats() if each.begins)
         return UNNAMED if is_media else None
     if suffix in _TYPESCRIPT and not _is_transport_stream(_start(path)):
+        return None
+    if suffix in _MOTION and not _VIDEO.match(_start(path)):
         return None
     is_listed = is_image(name) or (videos and is_video_name(name))
     return kind_left_out(name, videos=videos) or ("" if is_listed else None)
@@ -335,6 +342,8 @@ def kind_left_out(name: str, *, videos: bool) -> str:
 RULES_FILE = ".openvseignore"
 """The file at the top of a folder whose lines are its rules."""
 
+_MOST_RULES, _MOST_DEPTHS = 1000, 3  # lines, and "**" of a line
+_STAR = "[^/]*"
 _LAST_STARS = re.compile(r"(^!?|/)(\*\*?)(?=/? *$)")
 
 
@@ -376,7 +385,10 @@ def rules_of(folder: Path, more: Sequence[str] = ()) -> IgnoreRules:
         raise DataError(str(error)) from error
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror}): repair it, or remove it") from error
-    return IgnoreRules([*text.replace("\r\n", "\n").split("\n"), *more])
+    lines = text.replace("\r\n", "\n").split("\n")
+    if len(lines) > _MOST_RULES:
+        raise DataError(f"{file} has {len(lines):,} lines: write at most {_MOST_RULES:,}")
+    return IgnoreRules([*lines, *more])
 
 
 def _rule(line: str) -> tuple[Callable[[str], object], bool]:
@@ -392,6 +404,18 @@ def _rule(line: str) -> tuple[Callable[[str], object], bool]:
         rule = GitIgnoreSpecPattern(full)
     except (ValueError, re.error) as error:
         raise DataError(f"the ignore rule {line!r} cannot be understood ({error}): write it anew") from error
-    if rule.regex is None or rule.include is None:
+    if rule.regex is None or rule.include is None or rule.regex.pattern.count(".+") > _MOST_DEPTHS:
         raise DataError(f"the ignore rule {line!r} cannot be understood: write it anew")
-    return rule.regex.fullmatch, rule.include
+    return re.compile(_straight(rule.regex.pattern)).fullmatch, rule.include
+
+
+def _straight(pattern: str) -> str:
+    """Return the expression of a rule without its returns: what is between two stars is sought at its first place.
+
+    A name with many such places would otherwise be tried with each choice of them.
+    """
+    start, *parts = pattern.split(_STAR)
+    plain = ("/" in part.replace("[^/]", "") or "(?" in part or part is parts[-1] for part in parts)
+    return start + "".join(
+        _STAR + part if is_plain else f"(?>{_STAR}?{part})" for part, is_plain in zip(parts, plain, strict=True) if part
+    )

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+_NEAR = 3  # files that a path is told to be near
+
 
 def composed(name: str) -> str:
     """Return a name in Unicode's form NFC, because macOS writes decomposed names (NFD) and editors composed ones."""
@@ -66,8 +68,8 @@ def find_files(paths: Iterable[Path], listed: Iterable[Path] = ()) -> FoundFiles
         if len(same) == 1:
             files[path] = same[0]
         elif alike := find(path, caseless):
-            near[path] = tuple(alike)
-            for file in alike:
+            near[path] = tuple(alike[:_NEAR])
+            for file in near[path]:
                 loose[file].append(path)
     named = {files[path] for path in written if path in files}
     for file, asking in loose.items():
@@ -82,18 +84,19 @@ def paths_below(folder: Path, paths: Iterable[Path]) -> dict[Path, Path]:
 
     Whole paths lose what is before the folder. Paths that lead outside stay.
     """
-    resolve = lru_cache(maxsize=None)(_real)
+    resolve = lru_cache(maxsize=None)(real_place)
     base, places = Path(resolve(folder)), {path: Path(resolve(path.parent), path.name) for path in paths}
     return {
         path: folder / place.relative_to(base) if place.is_relative_to(base) else path for path, place in places.items()
     }
 
 
-def _real(folder: Path) -> str:
+def real_place(path: Path) -> str:
+    """Return a path without links, or the path itself where no file can have its name or where links lead nowhere."""
     try:
-        return os.path.realpath(folder)
-    except ValueError:  # no file can be called so
-        return str(folder)
+        return os.path.realpath(path)
+    except ValueError:
+        return str(path)
 
 
 def _files_in(folder: Path) -> Iterable[Path]:

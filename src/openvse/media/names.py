@@ -19,7 +19,7 @@ PIXELS_VARIABLE = "OPENVSE_MAX_PIXELS"
 """The environment variable with the largest number of pixels of an image, also for processes that this one starts."""
 
 _VIDEO = re.compile(
-    r"[^.].*\.(3g[2p]|asf|avi|divx|f4v|flv|insv|lrv|m[124]v|mk3d|mkv|mov|mp4|mpe|mpe?g|mts|m2ts?|og[mv]|qt|tod|ts|vob|"
+    r"[^.].*\.(3g[2p]|asf|avi|divx|f4v|flv|insv|lrv|m[124]v|mk3d|mkv|mov|mp4|mp(?:~[23])?|mpe|mpe?g|mts|mv|m2ts?|og[mv]|qt|tod|ts|vob|"
     r"webm|wmv)",
     re.IGNORECASE,
 )
@@ -49,7 +49,6 @@ _FOREIGN = {
         "bpg dcm dds dib djv djvu exr fits flif hdr jls jng mng pcx pfm pict qoi ras sgi wbmp xbm xpm",
         _RARE,
     ),
-    "of a motion photo": ("mp mp~2 mp~3 mv", "clips of motion photos are not read, rename to MP4"),
     "of a rare video format": (
         "amv braw dv mxf r3d rm rmvb wtv",
         "rare formats of videos are not read, convert to MP4",

@@ -223,9 +223,7 @@ def _agree(one: tuple[Image.Image, _Box | None], other: tuple[Image.Image, _Box 
     return float(np.abs(own[0] - own[1]).mean()) <= _MAX_SHARE * varies
 
 
-def _candidates(
-    signs: Float[np.ndarray, "I 128"],
-) -> Iterator[tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]]:
+def _candidates(signs: Float[np.ndarray, "I 128"]) -> Iterator[tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]]:
     """Yield pairs whose hashes differ in few bits: the product of sign vectors that differ in d is 128 - 2 d."""
     block = max(1, _CELLS // len(signs))
     for start in range(0, len(signs), block):

@@ -11,8 +11,9 @@ from typing import Any
 
 Header = dict[str, object]
 """The facts: ``taken`` (ISO 8601, as the clock at the place showed it, with its offset if known), ``camera``,
-``latitude`` and ``longitude`` (degrees, WGS 84), ``title``, ``description``, lists of ``keywords``, ``tags`` (of
-levels: ``places|berlin``) and ``people``, ``rating`` (0 to 5, -1 for rejected) and ``color_label``."""
+``latitude`` and ``longitude`` (degrees, WGS 84), ``place`` (its names, the narrowest first), ``title``, ``headline``,
+``description``, ``alt``, lists of ``keywords``, ``tags`` (of levels: ``places|berlin``) and ``people``, ``rating`` (0
+to 5, -1 for rejected) and ``color_label`` (a list if there are several)."""
 
 
 class FactSource(Enum):
@@ -22,13 +23,18 @@ class FactSource(Enum):
     SIDECAR = "a.jpg.xmp"
     SHARED_SIDECAR = "a.xmp"
     TAKEOUT = "Google Takeout"
+    PICASA = ".picasa.ini"
+    ALBUM = "album of a Google Takeout"
     EXIF = "EXIF"
     CHANGED_IPTC = "IPTC that was changed after XMP"
     XMP = "XMP"
     IPTC = "IPTC"
+    WINDOWS = "EXIF of Windows"
     PNG = "text of a PNG"
     CONTAINER = "container of a video"
     NAME = "file name"
+    FOLDERS = "names of folders"
+    COORDINATES = "names of coordinates"
 
 
 _KINDS = ("shot", "scanned", "named")  # of dates: a weaker one may mean another day, whatever its source
@@ -73,8 +79,8 @@ def first_stated(ranked: Iterable[Mapping[str, object]]) -> Header:
 
 
 def differing(own: Iterable[Said], beside: Iterable[Said]) -> list[str]:
-    """Return the keys in which the sidecars of a file say something else than the file, apart from its name."""
-    stated = [each for each in own if each.source is not FactSource.NAME]
+    """Return the keys in which the sidecars of a file say something else than the file, apart from its path."""
+    stated = [each for each in own if each.source not in (FactSource.NAME, FactSource.FOLDERS)]
     held, counts = ranked_facts(stated), ranked_facts([*stated, *beside])
     return [key for key in held if not _agree(key, counts.get(key, held[key]), held[key])]
 
@@ -106,7 +112,7 @@ def _shows(clock: str, moment: str) -> bool:
 def _agree(key: str, said: Any, own: Any) -> bool:
     """Return whether the sidecars of a file say what it says, or the same more or less exactly."""
     if isinstance(said, list):
-        return {*own} <= {*said}
+        return {*(own if isinstance(own, list) else [own])} <= {*said}
     if isinstance(said, float) and isinstance(own, float):
         return abs(said - own) < _SAME_PLACE
     if key == "taken":

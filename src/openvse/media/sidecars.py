@@ -1,9 +1,9 @@
-"""Files of other programs beside a photograph or video: sidecars of XMP, and the JSON of a Google Takeout.
+"""Files of other programs beside photographs and videos: sidecars of XMP, and those of a Google Takeout and of Picasa.
 
 The sidecar of ``a.jpg`` is ``a.jpg.xmp`` (darktable, digiKam, immich) or ``a.xmp`` (Lightroom). A Takeout calls its
 file ``a.jpg.json``, perhaps with a beginning of ``.supplemental-metadata`` before the end and with the number of
 ``a(1).jpg`` at any place. It cuts long names, so the title in the file decides. An edited copy (``a-WORD.jpg``), or the
-clip of a photograph that moves, has its original's file.
+clip of a photograph that moves, has its original's file. Picasa's file and an album's JSON describe their whole folder.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from openvse.errors import DataError, OpenVSEError, decoded_text, message_of
-from openvse.media.headers import coordinates_of, plain_text, read_xmp, said_by
-from openvse.media.listing import PLAIN
+from openvse.media.headers import coordinates_of, date_in_folders, plain_text, read_xmp, said_by, said_of_place
+from openvse.media.listing import PICASA, PLAIN
 from openvse.media.matching import caseless
 from openvse.media.names import escaped, foreign_kind, is_video_name, names_image
 from openvse.media.ranks import FactSource, Header, Said, differing, ranked_facts
@@ -31,7 +33,11 @@ from openvse.media.ranks import FactSource, Header, Said, differing, ranked_fact
 _SOURCES = FactSource.SIDECAR, FactSource.SHARED_SIDECAR, *[FactSource.TAKEOUT] * 2
 _LARGEST = 8_000_000  # bytes of a sidecar
 _MORE = "supplemental-metadata"
+_LONGEST = 255  # characters of a name of a file, and so of a title
+_MOST = 20  # sidecars of one kind of a file
+_MOST_NAMES = 200  # of a file in Picasa
 _LONG = 40  # bytes of a name that may have been cut, whatever unit the program counts
+_ALBUM = re.compile(r"(m[eé]ta|мета|メタ|元)\w*(\(\d+\))?\.json", re.IGNORECASE)  # metadata, as a Takeout has it
 _NUMBER, _WORD, _SIGN = re.compile(r"\(\d+\)"), re.compile(r"-\D*"), re.compile(r"\W")
 
 
@@ -84,9 +90,9 @@ def _is_long(stem: str) -> bool:
 
 
 def _originals(own: _Name) -> Iterator[str]:
-    """Yield the stems of originals: of the still beside a clip, and of ``a`` for ``a-edited``, in any language."""
+    """Yield the stems of originals: of the still of a clip, and of ``a`` for ``a-edited``, in any language."""
     if is_video_name(own.base):
-        yield own.stem
+        yield from (own.stem, own.base)
     for at in range(len(own.stem) - 1, 0, -1):
         if _WORD.fullmatch(own.stem, at):
             yield own.stem[:at]
@@ -105,7 +111,8 @@ class Sidecars:
 
     def __init__(self, root: Path = Path(), sidecars: Iterable[str] = (), names: Iterable[str] = ()) -> None:
         self._root, self._of = root, dict[str, dict[FactSource, list[str]]]()
-        self._left = {each: _described(each) for each in sidecars}
+        self._of_folders = dict[str, dict[FactSource, list[str]]]()
+        self._left = {each: _described(each) for each in sidecars if not self._is_of_folder(each)}
         folders = {each.folder for each in self._left.values()}
         below = (name for name in names if name.rpartition("/")[0] in folders) if folders else ()
         there = {name: _name_of(name) for name in below}
@@ -115,12 +122,23 @@ class Sidecars:
 
     def of(self, name: str) -> list[str]:
         """Return the names of the sidecars of a file, with the one that counts most first."""
-        found = self._of.get(name, {})
+        found = {**self._of.get(name, {}), **self._of_folders.get(name.rpartition("/")[0], {})}
         return [each for source in sorted(found, key=[*FactSource].index) for each in found[source]]
 
     def unused(self) -> list[str]:
         """Return the sidecars without a photograph or video. A JSON file is one only if a Takeout wrote it."""
         return sorted(each for each in self._left if not _is_json(each) or self._title(each))
+
+    def _is_of_folder(self, sidecar: str) -> bool:
+        """Return whether a file describes its whole folder, and note it."""
+        folder, _, base = sidecar.rpartition("/")
+        source = FactSource.PICASA if base.lower() in PICASA else None
+        with suppress(Exception):
+            if _ALBUM.fullmatch(base) and _album_in(_loaded(self._root / sidecar)):
+                source = FactSource.ALBUM
+        if source is not None:
+            self._of_folders.setdefault(folder, {}).setdefault(source, []).append(sidecar)
+        return source is not None
 
     def _lacks(self, name: str, source: FactSource = FactSource.TAKEOUT) -> bool:
         return source not in self._of.get(name, ())
@@ -134,7 +152,7 @@ class Sidecars:
         """Return the title in a file of a Takeout, as a name, or "" for a file of another program."""
         with suppress(Exception):
             entry = _loaded(self._root / sidecar)
-            return str(entry["title"]).replace("/", "_") if _is_takeout(entry) else ""
+            return str(entry["title"])[:_LONGEST].replace("/", "_") if _is_takeout(entry) else ""
         return ""
 
     def _match(self, there: _Names, sidecars: _Names, form: _Form, *, cut: bool = False) -> None:
@@ -149,7 +167,7 @@ class Sidecars:
             for source, written in zip(_SOURCES, (base, stem, base, stem), strict=True):
                 fits = beside.get((source is FactSource.TAKEOUT, own.folder, written, own.numbers))
                 if fits and self._lacks(name, source) and (not cut or _is_long(own.stem)):
-                    self._give(name, fits, source)
+                    self._give(name, fits[:_MOST], source)
 
     def _match_titles(self, lacking: _Names) -> None:
         """Match what is left over of a Takeout by its titles, and copies and clips with the files of originals."""
@@ -174,14 +192,14 @@ class Sidecars:
             end = own.base.rpartition(".")[2].lower()
             for stem in _originals(own) if self._lacks(name) else ():
                 if fits := originals.get((own.folder, _plain(stem), own.numbers)):
-                    same = (each for each in fits if _described(each).base.lower().endswith(end))
+                    same = (each for each in fits[:_MOST] if _described(each).base.lower().endswith(end))
                     self._give(name, [next(same, fits[0])])
                     break
 
 
-def read_facts(path: Path, sidecars: Sequence[Path] = ()) -> FileFacts:
-    """Return the facts of a file and its sidecars. Nothing is raised."""
-    facts, own, beside = FileFacts(), said_by(path), list[Said]()
+def read_facts(path: Path, sidecars: Sequence[Path] = (), folders: int = 0) -> FileFacts:
+    """Return the facts of a file, its sidecars and so many folders above it. Nothing is raised."""
+    facts, own, beside = FileFacts(), said_by(path, folders), list[Said]()
     for each in sidecars:
         try:
             beside.append(_read(each, path))
@@ -190,6 +208,9 @@ def read_facts(path: Path, sidecars: Sequence[Path] = ()) -> FileFacts:
             said = said or f"it cannot be read ({message_of(error, 80)})"
             facts.problems.append(f"{escaped(each)}: {said}")
     facts.header = ranked_facts([*own, *beside])
+    if "place" not in facts.header:
+        by_name = said_of_place(facts.header.get("latitude"), facts.header.get("longitude"))
+        facts.header = ranked_facts([*own, *beside, by_name])
     facts.differing = dict.fromkeys(differing(own, beside), path)
     return facts
 
@@ -210,6 +231,9 @@ def sidecar_problems(read: Iterable[FileFacts]) -> list[str]:
 
 
 def _read(sidecar: Path, path: Path) -> Said:
+    if sidecar.name.lower() in PICASA:
+        status = sidecar.stat()
+        return _of_picasa(_sections(sidecar, status.st_mtime_ns, status.st_size), caseless(path.name))
     if not _is_json(sidecar.name):
         is_own = caseless(sidecar.stem) == caseless(path.name)
         return read_xmp(_content(sidecar), FactSource.SIDECAR if is_own else FactSource.SHARED_SIDECAR)
@@ -219,6 +243,8 @@ def _read(sidecar: Path, path: Path) -> Said:
         if names_image(_described(sidecar.name).base):
             raise
         return Said(FactSource.TAKEOUT)  # a.json may be of any program
+    if album := _album_in(entry) if _ALBUM.fullmatch(sidecar.name) else "":
+        return Said(FactSource.ALBUM, {"tags": [album]})
     return _of_takeout(entry, path.name)
 
 
@@ -253,6 +279,47 @@ def _is_takeout(entry: Any) -> bool:
         and isinstance(title := entry.get("title"), str)
         and ("photoTakenTime" in entry or ("geoData" in entry and names_image(title)))
     )
+
+
+def _album_in(entry: Any) -> str:
+    """Return the title of an album of a Takeout, or "" for other objects and for the folder of a year or day."""
+    entry = entry.get("albumData", entry) if isinstance(entry, dict) and not _is_takeout(entry) else None
+    is_album = isinstance(entry, dict) and isinstance(entry.get("date", entry.get("access")), dict | str)
+    title = plain_text(entry.get("title")) if is_album else ""
+    return "" if date_in_folders([title, ""]) else title
+
+
+@lru_cache(maxsize=8)
+def _sections(file: Path, _modified_ns: int, _size: int) -> dict[str, dict[str, str]]:
+    """Return the sections of a file of Picasa, the keys of each in small letters. All files of a folder need it."""
+    sections: dict[str, dict[str, str]] = {}
+    current: dict[str, str] = {}
+    for line in decoded_text(_content(file), file).splitlines():
+        if (plain := line.strip()).startswith("[") and plain.endswith("]"):
+            current = sections.setdefault(caseless(plain[1:-1]), {})
+        elif "=" in plain:
+            key, _, value = plain.partition("=")
+            current[key.strip().lower()] = value.strip()
+    return sections
+
+
+def _of_picasa(sections: dict[str, dict[str, str]], name: str) -> Said:
+    """Return what Picasa says of a file: a star as 5 stars, the caption, keywords, albums, and the names of faces."""
+    own, contacts = sections.get(name, {}), {**sections.get("contacts", {}), **sections.get("contacts2", {})}
+
+    def texts(values: Iterable[str]) -> list[str]:
+        return [*islice(dict.fromkeys(filter(None, map(plain_text, values))), _MOST_NAMES)]
+
+    faces = (each.rpartition(",")[2].lower() for each in own.get("faces", "").split(";"))
+    albums = (sections.get(caseless(each), {}).get("name", "") for each in own.get("albums", "").split(","))
+    header: Header = {
+        "description": plain_text(own.get("caption")),
+        "keywords": texts(own.get("keywords", "").split(",")),
+        "tags": texts(albums),
+        "people": texts(contacts.get(face, "").partition(";")[0] for face in faces),
+        "rating": 5 if own.get("star", "").lower() == "yes" else None,
+    }
+    return Said(FactSource.PICASA, header)
 
 
 def _of_takeout(entry: Any, name: str) -> Said:

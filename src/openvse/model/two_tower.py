@@ -136,11 +136,7 @@ class TwoTower(Model):
         backbone = self.image.encoder.backbone
         inputs = backbone.collate(images).to(self.device)
         if bf16:
-            with (
-                evaluating(backbone),
-                torch.inference_mode(),
-                torch.autocast(self.device.type, torch.bfloat16),
-            ):
+            with evaluating(backbone), torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16):
                 seen = backbone(inputs)
             inputs = Inputs(seen.local.float(), seen.mask)
         return embed(self.image, [(np.arange(len(images)), inputs)], self.device)

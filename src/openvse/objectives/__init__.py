@@ -6,38 +6,19 @@ A ranking loss is a ``contrast`` of a miner and a criterion: VSE++ uses ``hardes
 
 from __future__ import annotations
 
+from openvse.objectives import pcmepp, ranking, regularizers
 from openvse.objectives.base import Criterion, Miner, Term
-from openvse.objectives.pcmepp import PCMEPP
-from openvse.objectives.ranking import (
-    AdaptiveTopK,
-    All,
-    Contrast,
-    Hardest,
-    Hinge,
-    InfoNCE,
-    MultiViewAverage,
-    MultiViewBound,
-    Random,
-)
-from openvse.objectives.regularizers import MMD, Correspondence, Diversity, SetUniformity
-from openvse.registry import Registry
+from openvse.registry import Registry, parts_of
 
-MINERS: Registry[Miner] = Registry(
-    "miner", {"adaptive_top_k": AdaptiveTopK, "all": All, "hardest": Hardest, "random": Random}
+_TERMS = "contrast correspondence diversity mmd multi_view_average multi_view_bound pcmepp set_uniformity"
+_PARTS = (
+    parts_of("adaptive_top_k all hardest random", ranking),
+    parts_of("hinge info_nce", ranking),
+    parts_of(_TERMS, pcmepp, ranking, regularizers),
 )
-CRITERIA: Registry[Criterion] = Registry("criterion", {"hinge": Hinge, "info_nce": InfoNCE})
-TERMS: Registry[Term] = Registry(
-    "objective term",
-    {
-        "contrast": Contrast,
-        "correspondence": Correspondence,
-        "diversity": Diversity,
-        "mmd": MMD,
-        "multi_view_average": MultiViewAverage,
-        "multi_view_bound": MultiViewBound,
-        "pcmepp": PCMEPP,
-        "set_uniformity": SetUniformity,
-    },
-)
+globals().update({part.__name__: part for parts in _PARTS for part in parts.values()})  # names of the room, too
+MINERS: Registry[Miner] = Registry("miner", _PARTS[0])
+CRITERIA: Registry[Criterion] = Registry("criterion", _PARTS[1])
+TERMS: Registry[Term] = Registry("objective term", _PARTS[2])
 
 __all__ = ["CRITERIA", "MINERS", "TERMS", "Criterion", "Miner", "Term"]

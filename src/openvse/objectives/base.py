@@ -24,8 +24,7 @@ class Term(nn.Module, ABC):
     Attributes:
         needs_residual: True when the term acts on the residuals of the images, the texts or both.
         scores_views: True when the term scores each view of an image separately, as a cosine. Every image must then
-            have
-            the same number of views, and the model's similarity must be the cosine too.
+            have the same number of views, and the model's similarity must be the cosine too.
         needs_source: True when the term reads the sources of the images and of the texts.
         reads_gaussians: True when the embeddings must be distributions, and their similarity ``csd``.
     """
@@ -178,10 +177,7 @@ class Objective(nn.Module):
     def at_collapse(self, batch: ScoredBatch) -> Float[Tensor, ""]:
         """Return the loss of this batch at collapse, when all embeddings are equal (``training/collapse.py``)."""
         equal = replace(
-            batch,
-            scores=torch.ones_like(batch.scores),
-            images=_all_equal(batch.images),
-            texts=_all_equal(batch.texts),
+            batch, scores=torch.ones_like(batch.scores), images=_all_equal(batch.images), texts=_all_equal(batch.texts)
         )
         loss: Tensor = self(equal)["loss"]
         return loss

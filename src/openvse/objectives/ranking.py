@@ -29,7 +29,7 @@ class Contrast(RankingTerm):
         miner: the part that chooses the negatives of each anchor.
         criterion: the part that turns a pair and its negatives into a loss.
         reduction: the sum or the mean over the positive pairs of the batch. VSE++ and VSE-infinity use "sum".
-        anchors: the side whose items are anchors: ``both``, or only the images, which retrieve texts (DeViSE), or only
+        anchors: the side whose items are anchors: ``both``, only the images, which retrieve texts (DeViSE), or only
             the texts.
         negatives_of_one_image: whether two captions of one image in a batch are each other's negatives, as in the
             released code of VSE++ and VSE-infinity, where only the diagonal of a batch of pairs is positive.
@@ -363,12 +363,7 @@ class MultiViewBound(_OfViews):
     """
 
     def __init__(
-        self,
-        *,
-        miner: Miner,
-        criterion: Criterion,
-        reduction: Literal["sum", "mean"] = "sum",
-        gated: bool = True,
+        self, *, miner: Miner, criterion: Criterion, reduction: Literal["sum", "mean"] = "sum", gated: bool = True
     ) -> None:
         super().__init__(miner=miner, criterion=criterion, reduction=reduction)
         self.gated = gated
@@ -391,8 +386,6 @@ class MultiViewBound(_OfViews):
             rivals = rivals.masked_fill(harmless, MASKED)
         num_views = len(views)
         losses = self.criterion.pair_loss(
-            views[:, anchors, candidates].flatten(),
-            rivals.repeat(num_views, 1),
-            negatives.repeat(num_views, 1),
+            views[:, anchors, candidates].flatten(), rivals.repeat(num_views, 1), negatives.repeat(num_views, 1)
         )
         return self.reduce(losses.view(num_views, -1).mean(dim=0))

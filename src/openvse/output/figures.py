@@ -96,11 +96,7 @@ def svg_element(draw: Callable[[], Figure], about: str) -> str:
     start = f'<svg class="chart" role="img" aria-label="{escape(about)}"'
     svg = start + svg[svg.index("<svg") + len("<svg") :].rstrip()
     # What a page does not need, and the names of groups, which are the same in all figures.
-    svg = sub(
-        r"""(?s)<metadata>.*?</metadata>| xmlns(?::xlink)?="[^"]*"|(?<=<g) id="[^"]*"|xlink:(?=href)""",
-        "",
-        svg,
-    )
+    svg = sub(r"""(?s)<metadata>.*?</metadata>| xmlns(?::xlink)?="[^"]*"|(?<=<g) id="[^"]*"|xlink:(?=href)""", "", svg)
     return sub("#(?:000000|262626|cccccc)", "currentColor", svg)
 
 

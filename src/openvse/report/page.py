@@ -452,10 +452,7 @@ def _facts(each: MeasuredReport) -> Iterator[tuple[str, str, bool]]:
 
 def _data(data: Mapping[str, Any]) -> str:
     splits = section(data, "splits")
-    ordered = [
-        *(split for split in SPLITS if split in splits),
-        *(each for each in splits if each not in SPLITS),
-    ]
+    ordered = [*(split for split in SPLITS if split in splits), *(each for each in splits if each not in SPLITS)]
     counts = ", ".join(f"{splits[each]:,} {each}" for each in ordered if isinstance(splits[each], int))
     return f"{data.get('name', 'unknown data')}{f': {counts} images' if counts else ''}"
 

@@ -370,12 +370,7 @@ def comparison_values(comparison: Comparison) -> dict[str, Any]:
             {
                 "name": row.name,
                 "runs": [
-                    {
-                        "source": run.source,
-                        "model": run.model,
-                        "metrics": run.metrics,
-                        "warnings": [*run.warnings],
-                    }
+                    {"source": run.source, "model": run.model, "metrics": run.metrics, "warnings": [*run.warnings]}
                     for run in row.runs
                 ],
                 "mean": row.mean,

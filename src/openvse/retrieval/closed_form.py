@@ -81,9 +81,7 @@ class LinearMaps:
 
 
 def ridge_regression(
-    images: Float[np.ndarray, "n C"],
-    targets: Float[np.ndarray, "n S"],
-    guesses: Float[np.ndarray, "n S"] | None = None,
+    images: Float[np.ndarray, "n C"], targets: Float[np.ndarray, "n S"], guesses: Float[np.ndarray, "n S"] | None = None
 ) -> Ridge:
     """Solve ``min |Y - s G - X W|^2 + r |W|^2`` on centred data in double precision, with r chosen by leave-one-out.
 

@@ -33,14 +33,7 @@ from openvse.evaluation.calibrate import too_small as too_small_to_calibrate
 from openvse.evaluation.comparison import Comparison, MeasuredRun, Row
 from openvse.evaluation.embed import EmbeddedEnsemble, embed_ensemble
 from openvse.evaluation.evaluator import evaluate_sets
-from openvse.evaluation.findings import (
-    AnsweredQueries,
-    AnsweredQuery,
-    Findings,
-    Shown,
-    largest_changes,
-    one_per_image,
-)
+from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown, largest_changes, one_per_image
 from openvse.evaluation.protocols import JUDGES, Judge, TestProtocol, protocols, protocols_of
 from openvse.evaluation.reliability import measure_reliability, shown_images
 from openvse.evaluation.report import Outcomes, QueryOutcomes, Report
@@ -219,10 +212,7 @@ def stores_for(
 
 
 def embed_requested(
-    models: Sequence[TwoTower],
-    corpus: Corpus,
-    stores: Sequence[FeatureSource | None],
-    request: Request,
+    models: Sequence[TwoTower], corpus: Corpus, stores: Sequence[FeatureSource | None], request: Request
 ) -> EmbeddedEnsemble:
     """Embed a corpus for a request, with the stores of its images for each model. See ``embed_ensemble``."""
     return embed_ensemble(
@@ -371,8 +361,7 @@ class _Direction:
         rights = (int(self._right(number)[0]) for number in range(len(ranks)))
         images = self._outcomes.queries.tolist() if self._asks_with_image else list(rights)
         return AnsweredQueries(
-            title,
-            *(tuple(map(self._shown, one_per_image(some, images, count))) for some in (best, worst)),
+            title, *(tuple(map(self._shown, one_per_image(some, images, count))) for some in (best, worst))
         )
 
     def _right(self, number: int) -> Int[np.ndarray, "R"]:

@@ -36,8 +36,7 @@ class RetrievalRecipe(TwoTowerSpec, RunRecipe):
     """Everything that decides a run of retrieval: the model's spec, objective, data, training and seed.
 
     Attributes:
-        objective: the terms of the loss by name. A term that is null is left out, so that a recipe can drop a term of
-            its base.
+        objective: the terms of the loss by name. A null term is left out, so that a recipe can drop one of its base.
         published: the results of the paper that the recipe follows.
     """
 

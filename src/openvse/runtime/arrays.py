@@ -87,10 +87,7 @@ class ArraySet:
 
 def score_sets(images: ArraySet, texts: ArraySet, kind: Kind = "inner") -> Float[np.ndarray, "I T"]:
     """Return the score of the best existing pair of embeddings of each image and text."""
-    flat = (
-        images.vectors.reshape(-1, images.vectors.shape[2]),
-        texts.vectors.reshape(-1, texts.vectors.shape[2]),
-    )
+    flat = (images.vectors.reshape(-1, images.vectors.shape[2]), texts.vectors.reshape(-1, texts.vectors.shape[2]))
     with np.errstate(invalid="ignore", over="ignore"):  # the ranking of the scores checks for NaN
         scores = -_violations(*flat) if kind == "order" else _product(*flat)
     if images.mask.shape[1] == texts.mask.shape[1] == 1:

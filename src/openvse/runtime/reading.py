@@ -107,14 +107,7 @@ class VocabularyTokenizer:
     """Splits a sentence into words and finds their ids. The splitter is a name in ``WORD_SPLITTERS``."""
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        file: str,
-        splitter: str,
-        boundaries: bool,
-        max_words: int | None,
-        nearest: bool,
+        self, folder: Path, *, file: str, splitter: str, boundaries: bool, max_words: int | None, nearest: bool
     ) -> None:
         split = WORD_SPLITTERS.get(splitter)()
         self._vocabulary = Vocabulary.load(folder / file, split=split, nearest=nearest)
@@ -136,14 +129,7 @@ class PieceTokenizer:
     """Cuts a sentence into word pieces, as a pretrained text model does, by a file of the ``tokenizers`` library."""
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        file: str,
-        max_length: int,
-        unknown: int | None,
-        cut: str,
-        cleaning: Cleaning = "none",
+        self, folder: Path, *, file: str, max_length: int, unknown: int | None, cut: str, cleaning: Cleaning = "none"
     ) -> None:
         from tokenizers import Tokenizer
 

@@ -112,6 +112,15 @@ class Calibration:
         scores = tuple(mean + max(spread, 1e-6) * each for each in curve.deviations)
         return replace(self, scores=scores, log_ratios=curve.log_ratios, relevant_above=(0.0,) * len(scores), short={})
 
+    def moved(self, odds: float) -> Calibration:
+        """Return the curve with all log odds moved by a number. See ``moved_by``."""
+
+        def by(ratios: tuple[float, ...]) -> tuple[float, ...]:
+            return tuple(each + odds for each in ratios)
+
+        short = {kind: replace(each, log_ratios=by(each.log_ratios)) for kind, each in self.short.items()}
+        return replace(self, log_ratios=by(self.log_ratios), short=short)
+
     @property
     def expected(self) -> float:
         """The mean number of relevant images of a sentence in the data of the curve."""
@@ -211,6 +220,22 @@ def read_calibration(folder: Path) -> Calibration | None:
     except (ModelError, OSError, UnicodeError) as error:
         _logger.warning("%s is not used: %s", path, error)
         return None
+
+
+def moved_by(judged: Float[np.ndarray, "n 2"]) -> float:
+    """Return by how much to move the log odds of a curve, given what it stated of judged hits, and whether each fits.
+
+    The result is the most probable number a, given a normal distribution around 0 with variance 1:
+    ``sum (fits - sigmoid(log odds + a)) = a``. So few judgements move little. They need no sample of all hits if their
+    scores decide which are judged.
+    """
+    stated, fits = judged.T.clip(1e-6, 1 - 1e-6)
+    log_odds, low, high = np.log(stated / (1 - stated)), -50.0, 50.0
+    while high - low > 1e-6:  # the difference of both sides falls with a
+        middle = (low + high) / 2
+        is_low = float((fits - _sigmoid(log_odds + middle)).sum()) > middle
+        low, high = (middle, high) if is_low else (low, middle)
+    return round(low, 5) + 0.0
 
 
 def _sigmoid(log_odds: Any) -> Any:

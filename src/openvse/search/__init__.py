@@ -12,17 +12,7 @@ if TYPE_CHECKING:
     from openvse.search.query import Page, Query
     from openvse.search.sheets import contact_sheet
 
-__all__ = [
-    "Answer",
-    "Hit",
-    "Index",
-    "Page",
-    "Query",
-    "SearchEngine",
-    "build_index",
-    "contact_sheet",
-    "find_duplicates",
-]
+__all__ = ["Answer", "Hit", "Index", "Page", "Query", "SearchEngine", "build_index", "contact_sheet", "find_duplicates"]
 
 # The help of the command line needs the settings of a search alone, and a search nothing that makes an index.
 __getattr__, __dir__ = lazy_names(__name__)

@@ -158,7 +158,7 @@ class IndexCatalogue(Catalogue):
     def __len__(self) -> int:
         return len(self.index)
 
-    def _allowed(self, where: Sequence[Condition]) -> Bool[np.ndarray, "count"] | None:
+    def allowed(self, where: Sequence[Condition]) -> Bool[np.ndarray, "count"] | None:
         """Return which items fulfil conditions. The last result is cached, as an answer needs it twice."""
         if not (conditions := tuple(where)):
             return None
@@ -169,7 +169,7 @@ class IndexCatalogue(Catalogue):
         return allowed
 
     def count(self, where: Sequence[Condition]) -> int:
-        allowed = self._allowed(where)
+        allowed = self.allowed(where)
         return len(self.index) if allowed is None else int(allowed.sum())
 
     def warnings(self, where: Sequence[Condition]) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ class IndexCatalogue(Catalogue):
     def nearest(
         self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, hubs_out: bool = False
     ) -> tuple[Float[np.ndarray, "Q k"], Int[np.ndarray, "Q k"]]:
-        allowed, less = self._allowed(where), self._penalties if hubs_out else None
+        allowed, less = self.allowed(where), self._penalties if hubs_out else None
         scores, positions = self.searcher.search(queries, count, allowed=allowed, where=where, less=less)
         return scores if less is None else scores + less[positions], positions
 
@@ -252,7 +252,7 @@ class IndexCatalogue(Catalogue):
         self, database: Database, words: Words, where: Sequence[Condition], table: WordTable = "words"
     ) -> tuple[dict[str, Int[np.ndarray, "_"]], dict[str, int]]:
         """Return the positions of the items that have each word in a table, and counts of items."""
-        allowed, searched = self._allowed(where), self.count(where)
+        allowed, searched = self.allowed(where), self.count(where)
         room = max(_ROWS, len(self) // 3)
         outside, most = len(self) - searched, max(FEW, int(COMMON * searched))
         positions_of: dict[str, Int[np.ndarray, "_"]] = {}

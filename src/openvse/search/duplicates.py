@@ -18,6 +18,7 @@ from openvse.media.formats import HEIC, RAW
 from openvse.media.listing import each_once, list_media
 from openvse.media.names import format_of
 from openvse.media.near_duplicates import SeenImage, duplicate_pairs, page_comparison, see_images
+from openvse.media.sidecars import Sidecars, read_facts
 from openvse.search.scenes import SAME, are_same, unit_vectors
 
 _ROWS = 1024
@@ -26,12 +27,13 @@ _logger = logging.getLogger(__name__)
 
 
 class _ImageFile(NamedTuple):
-    """An image: its file, the bytes of it, the time of its last change, and width times height if it was decoded."""
+    """An image: its file, the bytes of it, the time of its last change, and, of a folder, its pixels and facts."""
 
     path: Path
     size: int
     modified_ns: int
     pixels: int = 0
+    facts: int = 0  # as many as it and its sidecars state
 
 
 def find_duplicates(
@@ -54,7 +56,8 @@ def find_duplicates(
 
     Returns:
         The groups, the largest first. The first image of a group is the one to keep: a raw file, the one with the most
-        pixels, then the largest file, the oldest, and the shortest path. Each of the others is nearly the same as it.
+        pixels, of a folder the one with the most facts (date, camera, caption), also in sidecars, then the largest
+        file, the oldest, and the shortest path. Each of the others is nearly the same as it.
         Also path and reason of the images that cannot be read.
 
     Raises:
@@ -74,7 +77,8 @@ def find_duplicates(
         _logger.warning("%s", problem)
     seen: list[tuple[_ImageFile, SeenImage]] = []
     failed: list[tuple[Path, str]] = []
-    for path, image in zip(paths, see_images(paths, progress), strict=True):
+    sidecars = Sidecars(listing.root, listing.sidecars, listing.names)
+    for name, path, image in zip(listing.names, paths, see_images(paths, progress), strict=True):
         try:
             status = path.stat()
         except OSError as error:
@@ -83,7 +87,8 @@ def find_duplicates(
         if image.look is None:
             failed.append((path, image.reason))
             continue
-        seen.append((_ImageFile(path, status.st_size, status.st_mtime_ns, image.pixels), image))
+        facts = read_facts(path, [listing.root / each for each in sidecars.of(name)]).header
+        seen.append((_ImageFile(path, status.st_size, status.st_mtime_ns, image.pixels, len(facts)), image))
     return _among(seen), failed
 
 
@@ -171,7 +176,7 @@ def _paths(images: Sequence[_ImageFile], groups: Mapping[int, Sequence[int]]) ->
     return sorted(paths, key=lambda group: (-len(group), encode_id(str(group[0]))))
 
 
-def _worth(image: _ImageFile) -> tuple[bool, int, int, int, int, bytes]:
+def _worth(image: _ImageFile) -> tuple[bool, int, int, int, int, int, bytes]:
     path = str(image.path)
     is_raw = format_of(image.path.name) is RAW  # of which only the preview was decoded
-    return not is_raw, -image.pixels, -image.size, image.modified_ns, len(path), encode_id(path)
+    return not is_raw, -image.pixels, -image.facts, -image.size, image.modified_ns, len(path), encode_id(path)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from openvse.errors import DataError, IndexFormatError
+from openvse.errors import DataError, IndexFormatError, MissingItemError
 from openvse.indexing.conditions import Condition, parse_conditions
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import check_model
@@ -24,13 +24,14 @@ from openvse.media.segments import span_of
 from openvse.media.text_reading import TextLine
 from openvse.runtime.arrays import ArraySet, embeds_gaussians, turned, uncertainties
 from openvse.runtime.model import load_embedder
-from openvse.scoring.calibration import PART, Calibration
+from openvse.scoring.calibration import PART, Calibration, moved_by
 from openvse.search.catalogue import Catalogue, IndexCatalogue
 from openvse.search.exact import EmbeddedQueries, ExactSearch, as_arrays, comparison_of, embed_queries
 from openvse.search.hits import Answer, Hit, Hits, Probabilities, title_of
-from openvse.search.provided import STORE_ADDRESS, STORE_CATALOGUE
+from openvse.search.judgements import Judgements
+from openvse.search.provided import STORE_ADDRESS, STORE_CATALOGUE, TEACHER, Teaches
 from openvse.search.query import OneQuery, Page, Query, check_pages, each_query
-from openvse.search.rank_fusion import DEPTH, Ranking, WordHits, joined
+from openvse.search.rank_fusion import DEPTH, Ranking, ScoreBest, WordHits, joined
 from openvse.search.scenes import are_same, first_of_scenes, unit_vectors
 from openvse.search.text_hits import lines_with
 from openvse.stores.base import Note
@@ -49,12 +50,20 @@ FEW_WORDS = 2
 SAMPLE, CAPTIONED = 1000, 0.5
 """The items whose scores show a query's score by chance, and the share of them that must have captions."""
 
+MOST_JUDGED = 200
+"""The last queries whose judgements move the curve of probabilities."""
+
 _logger = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
 class _Search:
-    """A query with its page, the items that are searched, those that have words of it, and how many have them all."""
+    """A query with its page, the items that are searched, those that have words of it, and how many have them all.
+
+    ``judged`` are the positions of the items that people judged for this sentence, and whether they fit.
+    """
 
     query: Query
     page: Page
@@ -63,6 +72,7 @@ class _Search:
     probabilities: Probabilities
     words: WordHits
     whole: int | None
+    judged: Mapping[int, bool]
 
     @property
     def kind(self) -> object:
@@ -96,6 +106,8 @@ class SearchEngine:
     Attributes:
         catalogue: the searched items, with their facts.
         calibration: the model's curve from score to probability, or None without one, and for sentences.
+        judgements: what people said of hits, or None to take nothing into account. An item that fits a sentence comes
+            first in its ranking, and one that does not is left out. All together move the curve (``moved_by``).
 
     Raises:
         IndexFormatError: another model made the embeddings.
@@ -114,10 +126,20 @@ class SearchEngine:
         engine: str | None = None,
         images: Path | None = None,
     ) -> None:
-        self._model = model = load_embedder(str(model)) if isinstance(model, str | Path) else model
         self.catalogue: Catalogue
+        self._teacher: Teaches | None = None
+        self.judgements: Judgements | None = None
+        self._moved: tuple[object, float, int] = None, 0.0, 0
         if isinstance(source, str | Path):
             source = STORE_ADDRESS.get()(str(source)) if "://" in str(source) else Index.open(source)
+        self._attach(load_embedder(str(model)) if isinstance(model, str | Path) else model, source, engine, images)
+
+    def _attach(
+        self, model: Any, source: Index | EngineAddress, engine: str | None = None, images: Path | None = None
+    ) -> None:
+        """Search a source by a model."""
+        self._model = model
+        vars(self).pop("_sample", None)
         if isinstance(source, Index):
             check_model(source.path, source.manifest, model.fingerprint)
             compare = comparison_of(model, source.manifest.holds)
@@ -145,6 +167,43 @@ class SearchEngine:
     def close(self) -> None:
         """Close files and connections. The engine cannot be used afterwards."""
         self.catalogue.close()
+        if self._teacher is not None:
+            self._teacher.close()
+            self._teacher = None
+
+    def teach(self, item: str | Path, captions: str | Iterable[str]) -> None:
+        """Save captions of an item in the ``metadata.jsonl`` of its folder, and learn from them.
+
+        The next search of this engine knows them, and the index on the disk does when nothing was taught for some
+        seconds, or after ``close``. The captions that the item has stay.
+
+        Args:
+            item: the id of an item, which is its path below the first indexed folder, or its whole path.
+            captions: sentences or names of things, one or more.
+
+        Raises:
+            DataError: a caption is empty, too long or not printable, or the folder cannot be written.
+            IndexFormatError: another process teaches the index.
+            MissingItemError: the index holds no such item.
+        """
+        path = Path(item)
+        name = path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(item)
+        self._learned(lambda teacher: teacher.teach(name, captions))
+
+    def undo(self) -> str | None:
+        """Remove the captions that this engine saved last, and return the id of their item, or None without any."""
+        return self._learned(lambda teacher: teacher.undo())
+
+    def _learned(self, change: Callable[[Teaches], ResultT]) -> ResultT:
+        """Let the teacher of the index change something, and search by what it has learned."""
+        if not isinstance(self.catalogue, IndexCatalogue):
+            raise DataError("an engine without an index cannot be taught: open the index that fills it")
+        place = self.catalogue.index.path
+        self._teacher = self._teacher or TEACHER.get()(place, self._model)
+        result = change(self._teacher)
+        self.catalogue.close()
+        self._attach(*self._teacher.present(Index.open(place)))
+        return result
 
     def __enter__(self) -> SearchEngine:
         return self
@@ -203,10 +262,7 @@ class SearchEngine:
         return hits[0] if isinstance(queries, Query) or is_one(queries) else hits
 
     def answer(
-        self,
-        queries: OneQuery | Iterable[OneQuery],
-        page: Page | Sequence[Page] | None = None,
-        rerank: Any = None,
+        self, queries: OneQuery | Iterable[OneQuery], page: Page | Sequence[Page] | None = None, rerank: Any = None
     ) -> list[Answer]:
         """Return a page of the best items for every query.
 
@@ -248,9 +304,20 @@ class SearchEngine:
                 _logger.warning("%s", line)
         return answers
 
-    def _answers(self, queries: Sequence[Query], pages: Iterable[Page]) -> list[Answer]:
-        """Answer queries none of which is empty. Queries with the same conditions are searched together."""
-        if not (searches := [self._search(*each) for each in zip(queries, pages, strict=True)]):
+    def _answers(
+        self, queries: Sequence[Query], pages: Iterable[Page], judged: Sequence[Mapping[str, bool]] | None = None
+    ) -> list[Answer]:
+        """Answer queries none of which is empty. Queries with the same conditions are searched together.
+
+        ``judged`` replaces what people said of items, and leaves the curve as it was learned.
+        """
+        curve = self.calibration
+        if judged is None:
+            moved, said = self.moved_by_judgements()[0], self.judgements
+            curve = curve.moved(moved) if curve and moved else curve
+            judged = [said.of(each.text) if said and each.is_sentence else {} for each in queries]
+        searches = [self._search(*each, curve) for each in zip(queries, pages, judged, strict=True)]
+        if not searches:
             return []
         embedded = embed_queries(
             queries,
@@ -284,13 +351,35 @@ class SearchEngine:
             for number, each in enumerate(searches)
         ]
 
-    def _search(self, query: Query, page: Page) -> _Search:
+    def moved_by_judgements(self) -> tuple[float, int]:
+        """Return by how much judgements move the log odds of probabilities, and how many do so."""
+        if self.judgements is None or self.calibration is None:
+            return 0.0, 0
+        known = self.catalogue, self.judgements.state
+        if self._moved[0] != known:
+            judged = [*self.judgements.every().items()][-MOST_JUDGED:]
+            queries, pages = [Query(text) for text, _ in judged], [Page(len(items)) for _, items in judged]
+            answers = self._answers(queries, pages, [dict.fromkeys(items, True) for _, items in judged])
+            stated = [
+                (hit.probability, items[hit.id])
+                for answer, (_, items) in zip(answers, judged, strict=True)
+                for hit in answer.hits
+                if hit.id in items and hit.probability is not None
+            ]
+            self._moved = known, moved_by(np.array(stated).reshape(-1, 2)), len(stated)
+        return self._moved[1:]
+
+    def _search(self, query: Query, page: Page, said: Mapping[str, bool], curve: Calibration | None) -> _Search:
         """Return the facts of a query before it is compared with the items."""
         where = tuple(parse_conditions(page.where))
         searched = self.catalogue.count(where)
-        probabilities = Probabilities(self.calibration, max(1, searched), page.expected, page.min_precision)
+        probabilities = Probabilities(curve, max(1, searched), page.expected, page.min_precision)
         probabilities.check()
-        return _Search(query, page, where, searched, probabilities, *self._word_hits(query, page, where))
+        judged = dict[int, bool]()
+        for item, fits in said.items():
+            with suppress(MissingItemError):
+                judged[self.catalogue.position(item)] = fits
+        return _Search(query, page, where, searched, probabilities, *self._word_hits(query, page, where), judged)
 
     def _probabilities(self, search: _Search, queries: EmbeddedQueries, number: int) -> Probabilities:
         """Return the probabilities of a query, by the curve of its kind and the number that its words suggest."""
@@ -340,7 +429,7 @@ class SearchEngine:
         """Rank the items for queries of one kind."""
         # One item more says whether there is another page, and one more replaces the query's own item.
         wanted = max(each.page.skip + each.page.top_k for each in searches) + 1
-        wanted += any(each.query.like is not None for each in searches)
+        wanted += any(each.query.like is not None for each in searches) + max(len(each.judged) for each in searches)
         first = searches[0]
         if first.page.only == "words" or any(each.words for each in searches):
             wanted = max(wanted, DEPTH)
@@ -377,19 +466,34 @@ class SearchEngine:
             columns = self.catalogue.nearest(queries, count, first.where, hubs_out=crosses)
             similar = [Ranking.by_similarity(*each) for each in zip(*columns, strict=True)]
 
-        def best(
+        def scored(
             number: int, positions: Int[np.ndarray, "n"], most: int
         ) -> tuple[Float[np.ndarray, "k"], Int[np.ndarray, "k"]]:
             some = ExactSearch(self.catalogue.vectors(positions), self._compare)
             (scores,), (places,) = some.search(queries.some(np.array([number])), most)
             return scores, places
 
-        return [
-            joined(each.words, ranking, partial(best, number), None if each.page.is_limited else count)
-            if each.words
-            else ranking
-            for number, (each, ranking) in enumerate(zip(searches, similar, strict=True))
+        best = [partial(scored, number) for number in range(len(searches))]
+        rankings = [
+            joined(each.words, ranking, score, None if each.page.is_limited else count) if each.words else ranking
+            for each, ranking, score in zip(searches, similar, best, strict=True)
         ]
+        return [self._judged(*each) for each in zip(searches, rankings, best, strict=True)]
+
+    def _judged(self, search: _Search, ranking: Ranking, best: ScoreBest) -> Ranking:
+        """Return a ranking that begins with the items that fit, as people said, without those that do not."""
+        others = ranking.some(~np.isin(ranking.positions, [*search.judged]))
+        fit = np.array([place for place, fits in search.judged.items() if fits], np.int64)
+        if isinstance(self.catalogue, IndexCatalogue) and (allowed := self.catalogue.allowed(search.where)) is not None:
+            fit = fit[allowed[fit]]
+        if search.page.only == "words":
+            fit = fit[search.words.rows(fit) >= 0]
+        if not len(fit):
+            return others
+        scores, order = best(fit, len(fit))
+        place_of = dict(zip(ranking.positions.tolist(), ranking.places.tolist(), strict=True))
+        places = np.array([place_of.get(each, -1) for each in fit[order].tolist()], np.int64)
+        return Ranking(fit[order], scores, search.words.rows(fit[order]), places).then(others)
 
     def _folded(self, search: _Search, ranking: Ranking, wanted: int) -> Ranking:
         """Return the first item of each file, or the first ``wanted`` of those that are not nearly the same."""

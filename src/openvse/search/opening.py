@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -35,7 +36,7 @@ from openvse.scoring.calibration import read_calibration
 from openvse.scoring.hubs import read_arrays
 from openvse.search.engine import SearchEngine
 from openvse.search.exact import as_arrays
-from openvse.search.provided import MODEL_OF_NAMES, MODEL_SIZE
+from openvse.search.provided import DESCRIBER, MODEL_OF_NAMES, MODEL_SIZE
 
 if TYPE_CHECKING:  # a query needs no indexer
     from openvse.indexing.build import IndexReport
@@ -214,12 +215,7 @@ def open(place: str | Path, *, model: str | Path | None = None, device: str = "c
 
 
 def load_for_index(
-    folder: Path,
-    manifest: IndexManifest,
-    named: str | None = None,
-    *,
-    device: str = "cpu",
-    threads: int | None = None,
+    folder: Path, manifest: IndexManifest, named: str | None = None, *, device: str = "cpu", threads: int | None = None
 ) -> LoadedModel:
     """Load the embedder of an index's queries: the towers beside it, or else a model. The log names it."""
 
@@ -328,12 +324,13 @@ def open_pictures(
     agreed: Callable[[FirstIndex], None],
     *,
     device: str = "cpu",
+    teach: bool = False,
     progress: StepProgress | None = None,
 ) -> tuple[Path, LoadedModel, IndexReport | None]:
     """Return the index of a folder of images, the embedder of its queries, and the result of an update, if any.
 
     The index is made if there is none, and ``agreed`` returns. Otherwise it is updated. The model itself is loaded only
-    if there is something to embed.
+    if there is something to embed. With ``teach``, a first index is by the built-in model, which can learn at once.
     """
     from openvse.media.listing import list_media, rules_of
     from openvse.search.updating import index
@@ -342,14 +339,16 @@ def open_pictures(
     if not (out / MANIFEST).is_file():
         if not (count := len(list_media(folder, ignored=rules_of(folder)).names)):
             raise DataError(f"{escaped(folder)} is no index, and holds no image: give an index, or a folder of images")
-        chosen = model or os.environ.get(MODEL_VARIABLE)
+        chosen = model or os.environ.get(MODEL_VARIABLE) or (BUILT_IN if teach else None)
         plan = FirstIndex(folder, out, chosen or _FIRST_MODEL, count)
         agreed(plan)
         loaded = plan.load(device, is_chosen=bool(chosen))
         out.mkdir(parents=True, exist_ok=True)
         out.chmod(0o700 | (folder.stat().st_mode & 0o777))  # whoever may not see the pictures sees no index of them
-        return out, loaded, index(loaded, folder, out, progress=progress).items
-    own = model == BUILT_IN and (out / _OWN_MODEL).is_dir()
+        told = None if progress is None else partial(progress, "images")
+        seen = DESCRIBER.get()(loaded, folder, out, told) if teach else None
+        return out, loaded, index(loaded, folder, out, features=seen, progress=progress).items
+    own = model == BUILT_IN and any(out.glob(f"{_OWN_MODEL}*"))
     loaded = load_for_index(out, read_manifest(out), None if own else model, device=device)
     try:
         has_towers = isinstance(loaded, OnnxModel)  # a stopped first search may have left none

@@ -49,14 +49,7 @@ class StoreSearch:
     """
 
     def __init__(
-        self,
-        name: str,
-        index: Index,
-        store: VectorStore,
-        state: EngineState,
-        exact: ExactSearch,
-        *,
-        is_linear: bool,
+        self, name: str, index: Index, store: VectorStore, state: EngineState, exact: ExactSearch, *, is_linear: bool
     ) -> None:
         self.name = name
         self._index, self._store, self._exact = index, store, exact

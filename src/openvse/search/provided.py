@@ -5,7 +5,7 @@ A model argument is one that ``model_loader`` or ``same_model`` returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -13,6 +13,8 @@ from openvse.registry import Provided
 
 if TYPE_CHECKING:
     from openvse.indexing.embedding import StoredImages
+    from openvse.indexing.index import Index
+    from openvse.pipeline import WorkProgress
     from openvse.runtime.beside import Towers
     from openvse.runtime.model import WholeModel
     from openvse.search.catalogue import Catalogue
@@ -81,6 +83,61 @@ class WritesTowers(Protocol):
     ) -> Towers: ...
 
 
+@runtime_checkable
+class Teaches(Protocol):
+    """The teacher of an index, which saves captions and learns from them. Several threads may ask it.
+
+    Attributes:
+        captions: the captions of the items, by their ids.
+        model: the model that knows what was taught.
+        saved: the model of the index on the disk.
+    """
+
+    captions: dict[str, list[str]]
+    model: Any
+    saved: Any
+
+    @property
+    def number(self) -> int:
+        """A number that changes whenever something was learned."""
+        ...
+
+    def teach(self, item: str, captions: str | Iterable[str]) -> None:
+        """Save captions of an item, and learn from them. The captions that it has stay."""
+        ...
+
+    def undo(self) -> str | None:
+        """Remove the captions that were taught last, and return their item, or None without any."""
+        ...
+
+    def present(self, index: Index) -> tuple[Any, Index]:
+        """Return the model and the index of a search that knows what was taught, for the index as it is opened."""
+        ...
+
+    def next(self, count: int = ..., skip: Collection[str] = ...) -> list[str]:
+        """Return the items without a caption whose captions are expected to help most, the best first."""
+        ...
+
+    def words(self, item: str, count: int = ...) -> list[str]:
+        """Return the best words for an item."""
+        ...
+
+    def progress(self) -> dict[str, Any]:
+        """Return how much was taught, as JSON."""
+        ...
+
+    def close(self) -> None:
+        """Let the index on the disk know what was learned, and let others teach."""
+        ...
+
+
+@runtime_checkable
+class MakesTeacher(Protocol):
+    """A function that opens the teacher of an index, with a file of captions if it is none of its folder."""
+
+    def __call__(self, place: Path, model: Any, file: Path | None = ...) -> Teaches: ...
+
+
 ANSWERER: Provided[Callable[[str, str], AnswersQuestions]] = Provided("answerer")
 """Loads a model that answers questions onto a device."""
 
@@ -89,6 +146,11 @@ CAPTIONS: Provided[Callable[[Path], Mapping[str, Sequence[str]]]] = Provided("ca
 
 COMPARISON: Provided[Callable[[Any, bool], ItemComparison]] = Provided("comparison")
 """Returns the comparison of items with queries by the model's own similarity, swapped if items are sentences."""
+
+DESCRIBER: Provided[Callable[[Any, Path, Path, Callable[[WorkProgress], None] | None], StoredImages | None]] = Provided(
+    "describer"
+)
+"""Returns what a teacher keeps of the images of a folder that is about to be indexed, for the index to read, too."""
 
 EXPLAINER: Provided[Callable[[Any, Any, str], dict[str, Any]]] = Provided("explainer")
 """Returns the share of each part of an image, and of each word of a sentence, in their score, as JSON."""
@@ -116,5 +178,7 @@ STORE_ADDRESS: Provided[Callable[[str], EngineAddress]] = Provided("store_addres
 
 STORE_CATALOGUE: Provided[MakesCatalogue] = Provided("store_catalogue", needs_torch=False)
 """Opens such a store."""
+
+TEACHER: Provided[MakesTeacher] = Provided("teacher")
 
 TOWERS: Provided[WritesTowers] = Provided("towers")

@@ -175,10 +175,6 @@ def check_pages(queries: Iterable[Query], pages: Iterable[Page]) -> None:
     """Raise DataError if a page has a setting for sentences alone, and its query is something else."""
     for query, page in zip(queries, pages, strict=True):
         words = page.only if page.only == "words" else None
-        for what, given in (
-            ("min_precision", page.min_precision),
-            ("expected", page.expected),
-            ("only=words", words),
-        ):
+        for what, given in (("min_precision", page.min_precision), ("expected", page.expected), ("only=words", words)):
             if given is not None:
                 only_sentences(what, [query])

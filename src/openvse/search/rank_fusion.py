@@ -74,6 +74,12 @@ class WordHits:
     def __len__(self) -> int:
         return len(self.positions)
 
+    def rows(self, positions: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
+        """Return the row of each of some items, or -1 for one without words."""
+        by_position = np.argsort(self.positions)
+        places, held = places_among(self.positions[by_position], positions)
+        return np.where(held, by_position[np.where(held, places, 0)], -1) if len(self) else np.full(len(positions), -1)
+
     def sums(self) -> Float[np.ndarray, "n"]:
         """Return the words' addition to each item. Items with the same share have the same rank."""
         ranks = np.searchsorted(-self.shares, -self.shares) + 1
@@ -117,6 +123,15 @@ class Ranking:
         """Return some of the items."""
         return Ranking(self.positions[chosen], self.scores[chosen], self.rows[chosen], self.places[chosen])
 
+    def then(self, other: Ranking) -> Ranking:
+        """Return the items, and those of another ranking behind them."""
+        return Ranking(
+            np.concatenate([self.positions, other.positions]),
+            np.concatenate([self.scores, other.scores]),
+            np.concatenate([self.rows, other.rows]),
+            np.concatenate([self.places, other.places]),
+        )
+
 
 ScoreBest: TypeAlias = Callable[[Int[np.ndarray, "n"], int], tuple[Float[np.ndarray, "k"], Int[np.ndarray, "k"]]]
 """Returns the scores of the best so many of some items, given by their positions, and the places of these."""
@@ -128,18 +143,13 @@ def joined(words: WordHits, similar: Ranking, best: ScoreBest, count: int | None
     At equal sums, items with words come first, and then the better score. At least ``DEPTH`` items by visual similarity
     are needed. ``best`` scores the others.
     """
-    by_position = np.argsort(words.positions)
-    places, held = places_among(words.positions[by_position], similar.positions)
-    rows = np.where(held, by_position[np.where(held, places, 0)], -1) if len(words) else similar.rows
+    rows = words.rows(similar.positions)
+    held = rows >= 0
     others = np.setdiff1d(np.arange(len(words)), rows)
     ranks = np.arange(1, len(similar) + 1)
     sums = np.concatenate([np.where(held & (ranks > DEPTH), 0, 1 / (RRF_K + ranks)), np.zeros(len(others))])
-    every = Ranking(
-        np.concatenate([similar.positions, words.positions[others]]),
-        np.concatenate([similar.scores, np.zeros(len(others), np.float32)]),
-        np.concatenate([rows, others]),
-        np.concatenate([similar.places, np.full(len(others), -1)]),
-    )
+    unscored = Ranking(words.positions[others], np.zeros(len(others), np.float32), others, np.full(len(others), -1))
+    every = Ranking(similar.positions, similar.scores, rows, similar.places).then(unscored)
     has = every.rows >= 0
     sums[has] += words.sums()[every.rows[has]]
     lowest = -np.inf

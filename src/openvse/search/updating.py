@@ -64,7 +64,7 @@ def index(
     batch_size: int = 64,
     add: bool = False,
     forget: Sequence[str | Path] = (),
-    features: str | Path | None = None,
+    features: str | Path | StoredImages | None = None,
     overwrite: bool = False,
     check: bool = False,
     if_changed: bool = False,
@@ -134,11 +134,13 @@ def _read_text(
 
 
 def _allowed(
-    model: Any, wanted: IndexSettings, features: str | Path | None, sharing: Sharing | None
+    model: Any, wanted: IndexSettings, features: str | Path | StoredImages | None, sharing: Sharing | None
 ) -> StoredImages | None:
     """Return the stored features that may replace images. Raise ModelError if the model cannot use them."""
     if not hasattr(model, "has_whole"):
         raise ModelError(f"the model is {model!r:.60}: give a model that openvse.load returns, or its place")
+    if isinstance(features, StoredImages):
+        return features
     if model.has_whole:
         if not (source := getattr(model, "source", "")) and features is None:
             return None

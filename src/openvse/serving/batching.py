@@ -165,6 +165,10 @@ class RememberingModel:
         self._known: OrderedDict[str, Any] = OrderedDict()
         self.fingerprint: str = model.fingerprint  # once, as a served model does not change
 
+    def of(self, model: ServedModel) -> RememberingModel:
+        """Return the same for a model, which may be another one."""
+        return self if model is self._model else RememberingModel(model, self._most)
+
     def encode_text(self, captions: Sequence[str]) -> Any:
         """Embed sentences, all new ones in one call."""
         if not captions:

@@ -62,7 +62,7 @@ UPLOADS = ("/api/search/image", "/api/images", "/api/ask")
 _SMALL_BYTES = 4000
 _SESSIONS = 10_000
 
-OPEN_PATHS = ("/", "/health", "/ready", "/session")
+OPEN_PATHS = ("/", "/teach", "/health", "/ready", "/session")
 """Paths that need no token, besides the files of the page. Their replies contain nothing about the images."""
 
 _PAGE_POLICY = (

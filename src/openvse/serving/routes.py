@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from email.utils import formatdate
+from functools import partial
 from mimetypes import guess_type
 from typing import IO, Annotated, Any
 from urllib.parse import quote
@@ -24,17 +25,23 @@ from openvse.media.videos import ClipSource
 from openvse.serving.layers import COOKIE, Sessions, is_bearer, is_token, session_in
 from openvse.serving.schemas import (
     FOUND_EXAMPLE,
+    JUDGED_EXAMPLE,
     OLD,
+    TAUGHT_EXAMPLE,
+    CaptionFields,
     Id,
+    JudgementBody,
     Key,
     ManySearches,
     Name,
+    NextFields,
     OneSearch,
     PagedQuery,
     PageFields,
     QuestionBody,
     QuestionText,
     SearchFields,
+    Sentence,
     Session,
     asked_by,
 )
@@ -70,6 +77,10 @@ def _check_names(request: Request) -> None:
 
 
 api = APIRouter(prefix="/api", responses=REFUSALS, dependencies=[Depends(_check_names)])
+judging = APIRouter(prefix="/api", responses=REFUSALS, dependencies=[Depends(_check_names)])
+teaching = APIRouter(prefix="/api", responses=REFUSALS, dependencies=[Depends(_check_names)])
+"""The routes by which a server learns what fits, which is off unless asked for."""
+
 plain = APIRouter()
 
 ItemKey = Annotated[Key, Path()]
@@ -154,9 +165,7 @@ async def search_image(request: Request, image: Image, asked: Annotated[OneSearc
 
 
 @api.post(
-    "/images",
-    tags=["search"],
-    responses={**UPLOAD_REFUSALS, **_shown({"image": "0123456789abcdef0123456789abcdef"})},
+    "/images", tags=["search"], responses={**UPLOAD_REFUSALS, **_shown({"image": "0123456789abcdef0123456789abcdef"})}
 )
 async def keep_image(request: Request, image: Image) -> dict[str, str]:
     """Store an image for searches by the name that is returned, until the server ends."""
@@ -201,10 +210,7 @@ def item(request: Request, key: ItemKey) -> dict[str, Any]:
 
 
 @api.get(
-    "/items/{key}/thumbnail",
-    tags=["items"],
-    response_class=Response,
-    responses={200: {"content": {"image/webp": {}}}},
+    "/items/{key}/thumbnail", tags=["items"], response_class=Response, responses={200: {"content": {"image/webp": {}}}}
 )
 async def thumbnail(
     request: Request, key: ItemKey, large: bool = False, v: Annotated[str, Query(max_length=64)] = ""
@@ -273,6 +279,46 @@ async def ask_upload(request: Request, image: Image, question: Annotated[Questio
     service = _service(request)
     async with service.uploaded(image) as decoded:
         return await service.answer(decoded, question)
+
+
+@teaching.get("/teach", tags=["teaching"], responses=_shown(TAUGHT_EXAMPLE))
+async def next_to_teach(request: Request, asked: Annotated[NextFields, Query()]) -> dict[str, Any]:
+    """Return how much was taught, and the items whose captions are expected to help most."""
+    service = _service(request)
+    return await service.teach(partial(service.taught, passed_keys=asked.passed))
+
+
+@teaching.post("/items/{key}/captions", tags=["teaching"], responses=_shown({"captions": ["a dog on a beach"]}))
+async def teach_item(request: Request, key: ItemKey, asked: CaptionFields) -> dict[str, Any]:
+    """Save captions of an item beside its folder, and learn from them before the reply. Those that it has stay."""
+    return await taught(_service(request), key, asked)
+
+
+@teaching.post("/teach/undo", tags=["teaching"], responses=_shown({"key": 17, "id": "holiday/0001.jpg"}))
+async def undo_teaching(request: Request) -> dict[str, Any]:
+    """Remove the captions that were saved last, and learn without them. The key is null if there are none."""
+    service = _service(request)
+    item = await service.teach(lambda teacher: teacher.undo())
+    return {"key": None if item is None else service.served.key(item), "id": item}
+
+
+async def taught(service: Service, key: int, asked: CaptionFields) -> dict[str, Any]:
+    """Save captions of an item, and return all that it has."""
+    item = await run_in_threadpool(service.served.id_of, key)
+    await service.teach(lambda teacher: teacher.teach(item, asked.captions))
+    return {"captions": (await run_in_threadpool(service.facts, key))["captions"]}
+
+
+@judging.get("/judgements", tags=["judgements"], responses=_shown(JUDGED_EXAMPLE))
+async def judged(request: Request, text: Annotated[Sentence, Query(min_length=1)]) -> dict[str, Any]:
+    """Return the judged items of a sentence, how many judgements move probabilities, and what 0.5 has become."""
+    return await _service(request).judged(text)
+
+
+@judging.post("/judgements", tags=["judgements"], responses=_shown(JUDGED_EXAMPLE))
+async def keep_judgement(request: Request, said: JudgementBody) -> dict[str, Any]:
+    """Keep that an item fits a sentence, which then finds it first, or does not, which leaves it out."""
+    return await _service(request).judged(said.text, said.key, said.fits)
 
 
 @plain.get("/health", tags=["server"])

@@ -124,9 +124,7 @@ def fields_of(kind: type) -> type[Fields]:
         typed = (
             _TYPES.get(name)
             or Annotated[
-                setting.type,
-                WrapValidator(partial(_checked, setting)),
-                Field(json_schema_extra={**setting.bounds}),
+                setting.type, WrapValidator(partial(_checked, setting)), Field(json_schema_extra={**setting.bounds})
             ]
         )
         about = Field(description=each.about)
@@ -166,16 +164,35 @@ class ShownFields(ItemFields):
     large: Annotated[bool, Field(description="Whether the picture has up to 1,280 pixels.")] = False
 
 
+class CaptionFields(Fields):
+    """Captions of an item."""
+
+    captions: Annotated[
+        Sentences,
+        Field(
+            min_length=1, max_length=20, description="Sentences or names of things.", examples=[["a dog on a beach"]]
+        ),
+    ]
+
+
+class TaughtFields(ItemFields, CaptionFields):
+    """An item, and captions to save for it."""
+
+
+class NextFields(Fields):
+    """Which items not to name."""
+
+    passed: Annotated[
+        list[Key], Field(max_length=1000, description="Items that were passed over.", examples=[[3]])
+    ] = []
+
+
 class ManySearches(PageFields):
     """Several queries, and which hits of each to return."""
 
     queries: Annotated[
         list[SearchFields],
-        Field(
-            min_length=1,
-            max_length=64,
-            examples=[[{"text": "a dog"}, {"text": "a cat", "avoid": ["indoors"]}]],
-        ),
+        Field(min_length=1, max_length=64, examples=[[{"text": "a dog"}, {"text": "a cat", "avoid": ["indoors"]}]]),
     ]
 
     @model_validator(mode="after")
@@ -191,6 +208,14 @@ class QuestionBody(Fields):
     """A question about an image."""
 
     question: Annotated[QuestionText, Field(examples=["what colour is the dog?"])]
+
+
+class JudgementBody(Fields):
+    """Whether an item fits a sentence."""
+
+    text: Annotated[Sentence, Field(min_length=1, examples=["a dog on a beach"])]
+    key: Key
+    fits: Annotated[bool | None, Field(description="null takes back what was said.", examples=[True])]
 
 
 class Session(Fields):
@@ -237,4 +262,24 @@ FOUND_EXAMPLE: dict[str, Any] = {
     "fits": {"likely": 0.34, "possible": 0.21},
     "unknown_words": [],
     "warnings": [],
+}
+TAUGHT_EXAMPLE: dict[str, Any] = {
+    "items": 1000,
+    "captioned": 24,
+    "learns_from": 20,
+    "train": "",
+    "next": [
+        {
+            "key": 17,
+            "id": "holiday/0001.jpg",
+            "name": "0001.jpg",
+            "thumbnail": "/api/items/17/thumbnail?v=18a2-3f21",
+            "words": ["golden retriever", "beach"],
+        }
+    ],
+}
+JUDGED_EXAMPLE: dict[str, Any] = {
+    "items": [{"key": 17, "id": "holiday/0001.jpg", "fits": True}],
+    "moving": 12,
+    "half_is_now": 0.62,
 }

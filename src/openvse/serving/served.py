@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +21,8 @@ from openvse.media.text_reading import TextLine
 from openvse.scoring.hubs import BANK
 from openvse.search import Answer, Hit, SearchEngine
 from openvse.search.hits import FILE_KEYS, uncertainty_of
+from openvse.search.judgements import JUDGEMENTS, Judgements
+from openvse.search.provided import Teaches
 from openvse.serving.batching import RememberingModel
 from openvse.stores import EngineAddress
 from openvse.stores.following import state_file
@@ -30,11 +34,16 @@ _COUNT_AGAIN_S = 15.0
 
 @dataclass(frozen=True)
 class Source:
-    """An index or a store to serve, opened again after every change. See ``SearchEngine`` for the fields."""
+    """An index or a store to serve, opened again after every change. See ``SearchEngine`` for the fields.
+
+    With ``judged``, hits of an index can be judged, and what was said of them counts. A ``teacher`` changes the index.
+    """
 
     place: Path | EngineAddress
     engine: str | None = field(default=None, repr=False)
     images: Path | None = None
+    judged: bool = False
+    teacher: Teaches | None = field(default=None, repr=False)
 
     @property
     def pause_s(self) -> float:
@@ -43,9 +52,15 @@ class Source:
 
     def open(self, model: RememberingModel) -> Served:
         """Return its present state."""
-        opened = self.place if isinstance(self.place, EngineAddress) else Index.open(self.place)
+        opened: Any = self.place if isinstance(self.place, EngineAddress) else Index.open(self.place)
         folders = () if isinstance(self.place, EngineAddress) else (self.place,)
-        return Served(SearchEngine(model, opened, engine=self.engine, images=self.images), folders)
+        if self.teacher is not None:
+            taught, opened = self.teacher.present(opened)
+            model = model.of(taught)
+        served = Served(SearchEngine(model, opened, engine=self.engine, images=self.images), folders)
+        if self.judged and isinstance(self.place, Path):
+            served.engine.judgements = Judgements(self.place / JUDGEMENTS)
+        return served
 
     def state(self, served: Served | None) -> object:
         """Return a value that every change changes. The items of a store, which ``served`` holds, are counted again."""
@@ -59,7 +74,8 @@ class Source:
         if address.engine != "exact":  # it is written when the engine has followed the index
             files.append(state_file(address))
         stats = [file.stat() if file.exists() else None for file in files]
-        return tuple(each and (each.st_ino, each.st_mtime_ns, each.st_size) for each in stats)
+        taught = 0 if self.teacher is None else self.teacher.number
+        return taught, *(each and (each.st_ino, each.st_mtime_ns, each.st_size) for each in stats)
 
 
 class Served:
@@ -156,6 +172,16 @@ class Served:
             "file": f"/api/items/{key}/file?v={version}",
             "thumbnail": f"/api/items/{key}/thumbnail?v={version}",
         }
+
+    def judged(self, query: str) -> dict[str, Any]:
+        """Return the judged items of a query, how many judgements move probabilities, and what 0.5 has become."""
+        said = {} if self.engine.judgements is None else self.engine.judgements.of(query)
+        items = []
+        for item, fits in said.items():
+            with suppress(MissingItemError):
+                items.append({"key": self.key(item), "id": escaped(item), "fits": fits})
+        moved, count = self.engine.moved_by_judgements()
+        return {"items": items, "moving": count, "half_is_now": round(1 / (1 + math.exp(-moved)), 4)}
 
     def _describe_line(self, line: TextLine) -> dict[str, Any]:
         return {**line.to_json(), "text": self.readable(line.text)}

@@ -44,7 +44,7 @@ from openvse.pipeline import quiet
 from openvse.serving.assistants import Assistants
 from openvse.serving.batching import BusyError
 from openvse.serving.layers import Bounds, Guard, Replies, Sessions
-from openvse.serving.routes import api, plain
+from openvse.serving.routes import api, judging, plain, teaching
 from openvse.serving.schemas import ManySearches, OneSearch, QuestionBody
 from openvse.serving.service import Service
 from openvse.serving.settings import Limits, Settings
@@ -289,12 +289,18 @@ def interface_of(service: Service) -> FastAPI:
     app.state.service, app.state.sessions = service, Sessions(service.limits.session_s)
     app.include_router(api)
     app.include_router(plain)
+    if service.judges:
+        app.include_router(judging)
+    if service.teacher is not None:
+        app.include_router(teaching)
     page = StaticFiles(directory=PAGE)
     app.mount("/page", page, name="page")
 
     @app.get("/", include_in_schema=False)
+    @app.get("/teach", include_in_schema=False)
     async def first(request: Request) -> Response:
-        reply = await page.get_response("index.html", request.scope)
+        is_teaching = service.teacher is not None and request.scope["path"] == "/teach"
+        reply = await page.get_response("teach.html" if is_teaching else "index.html", request.scope)
         reply.headers["cache-control"] = "no-cache"
         return reply
 

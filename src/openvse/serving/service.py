@@ -8,25 +8,26 @@ import logging
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
+from threading import Lock
 from typing import IO, Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from PIL import Image
 from starlette.datastructures import UploadFile
 
-from openvse.errors import BadImageError, EngineError, MissingItemError, ModelError, message_of
+from openvse.errors import BadImageError, EngineError, MissingItemError, ModelError, OpenVSEError, message_of
 from openvse.media.listing import PLAIN
 from openvse.media.videos import ClipSource
 from openvse.output.thumbnails import THUMBNAIL_PX
 from openvse.runtime.model import WholeModel
 from openvse.search import Answer, Page, Query
 from openvse.search.cache import ByteCache
-from openvse.search.provided import EXPLAINER, RERANKER, AnswersQuestions, RanksAgain
+from openvse.search.provided import EXPLAINER, RERANKER, AnswersQuestions, RanksAgain, Teaches
 from openvse.search.sheets import captions_beside
 from openvse.serving.batching import CLIENT, FairPlaces, Gatherer, RememberingModel, ServedModel
 from openvse.serving.decoding import LARGE_PX, Decoders, SlowImageError
@@ -44,6 +45,7 @@ ServedAnswer: TypeAlias = tuple[Served, Answer]
 """An answer, and the state that was served with it."""
 
 _EXAMPLES = 6
+_NEXT = 3  # items to teach that a reply names
 _SLOW_WAITING = 32
 _FOR_FILES, _FOR_UPLOADS = 2, 2  # processes that decode
 _WORDS = range(2, 10)
@@ -79,6 +81,8 @@ class Service:
                     f"the model of {option} reads features and no images: give one that has an image network"
                 )
         self._source = Source(source) if isinstance(source, Path) else source
+        if self.teacher is not None and not (settings.token or settings.is_local):
+            raise OpenVSEError(f"--teach lets {settings.host} write: give --token, or leave out --host")
         self._remembering = RememberingModel(model, self.limits.sentences)
         self._seen = self._source.state(None)
         self.served = self._source.open(self._remembering)
@@ -93,6 +97,7 @@ class Service:
         self._loads_for_images = self.reads_images
         self._uploads = asyncio.Semaphore(self.limits.uploads)
         self._main = ThreadPoolExecutor(1, "openvse-search")
+        self._teaching, self._reloading = ThreadPoolExecutor(1, "openvse-teaching"), Lock()
         self._slow = ThreadPoolExecutor(1, "openvse-slow")
         self.decoders = Decoders(_FOR_FILES, self.limits.decode_s)
         self.upload_decoders = Decoders(_FOR_UPLOADS, self.limits.decode_s)
@@ -101,10 +106,7 @@ class Service:
         self._slow_turn = asyncio.Lock()
         self._turns = WeakValueDictionary[str, asyncio.Lock]()
         self._gatherer: Gatherer[tuple[Query, Page], ServedAnswer] = Gatherer(
-            self._answers,
-            self._main,
-            together=self.limits.together,
-            on_call=self.metrics.together.observe,
+            self._answers, self._main, together=self.limits.together, on_call=self.metrics.together.observe
         )
         self._following: asyncio.Task[None] | None = None
         self.metrics.watch("items", "Items of the index.", lambda: len(self.served))
@@ -130,6 +132,9 @@ class Service:
         if self._watch is not None:
             await asyncio.to_thread(self._watch.stop, self.limits.stop_s)
         await self._gatherer.drained()
+        if self.teacher is not None:
+            await asyncio.to_thread(self.teacher.close)
+        self._teaching.shutdown(wait=False, cancel_futures=True)
         self._main.submit(self.served.engine.close)
         self._main.shutdown(wait=False)
         self._slow.shutdown(wait=False, cancel_futures=True)
@@ -141,7 +146,8 @@ class Service:
             raise ModelError("the folders of an engine are not watched: serve the index that fills it with --watch")
         if not self.model.makes_index:
             raise ModelError("folders are watched for images, and this model reads none: leave out --watch")
-        return FolderWatch(place, lambda: [Path(root.path) for root in self.served.engine.note.roots], self.model)
+        folders = lambda: [Path(root.path) for root in self.served.engine.note.roots]  # noqa: E731
+        return FolderWatch(place, folders, lambda: self.model if self.teacher is None else self.teacher.saved)
 
     def _answers(self, asked: Sequence[tuple[Query, Page]]) -> list[ServedAnswer]:
         """Answer some queries with one call of the engine, on the thread that searches."""
@@ -277,13 +283,61 @@ class Service:
             raise ModelError(
                 "an exported model cannot show what it looked at: serve the model that it was exported from"
             )
-        return await self.run_slow(lambda: EXPLAINER.get()(self.model.whole, image, sentence))
+        model = self.model if self.teacher is None else self.teacher.model
+        return await self.run_slow(lambda: EXPLAINER.get()(model.whole, image, sentence))
 
     async def answer(self, image: ClipSource, question: str) -> dict[str, Any]:
         """Return the answers to a question about an image, and the regions that the model used."""
         if (model := self.answerer) is None:
             raise ModelError("this server answers no questions: start it with --answer MODEL")
         return await self.run_slow(partial(model.answer_json, image, question))
+
+    @property
+    def teacher(self) -> Teaches | None:
+        """The teacher of the index, or None if the server only reads."""
+        return self._source.teacher
+
+    async def teach(self, change: Callable[[Teaches], ResultT]) -> ResultT:
+        """Let the teacher change something, one after the other, and search by what it has learned."""
+        if (teacher := self.teacher) is None:
+            raise ModelError("this server does not learn: start it with --teach")
+
+        def work() -> ResultT:
+            number, result = teacher.number, change(teacher)
+            if number != teacher.number:
+                self.reload()
+            return result
+
+        with self._slow_places.held():
+            return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._teaching, work))
+
+    def taught(self, teacher: Teaches, passed_keys: Collection[int] = ()) -> dict[str, Any]:
+        """Return how much was taught, and the items to teach next, each with the words that fit it best."""
+        served, following, passed = self.served, [], set[str]()
+        for key in passed_keys:
+            with suppress(MissingItemError):
+                passed.add(served.id_of(key))
+        for item in teacher.next(_NEXT, passed):
+            with suppress(MissingItemError):  # the index has changed meanwhile
+                about = served.describe(served.key(item))
+                chosen = {name: about[name] for name in ("key", "id", "name", "thumbnail")}
+                following.append({**chosen, "words": teacher.words(item)})
+        return {**served.readable(teacher.progress()), "next": following}
+
+    @property
+    def judges(self) -> bool:
+        """Whether clients may judge hits: they know the token, or are on this machine, and the index is to learn."""
+        may_write = bool(self.settings.token) or self.settings.is_local
+        return may_write and self.served.engine.judgements is not None
+
+    async def judged(self, text: str, key: int = 0, *said: bool | None) -> dict[str, Any]:
+        """Keep what is said of an item and a sentence, if anything, and return what is known of the sentence."""
+        served = self.served
+        if said and (judgements := served.engine.judgements) is not None:
+            await asyncio.to_thread(judgements.add, text, served.id_of(key), *said)
+        async with asyncio.timeout(self.limits.timeout):
+            with self._places.held():  # judged sentences are embedded by the thread that searches
+                return await asyncio.get_running_loop().run_in_executor(self._main, served.judged, text)
 
     def facts(self, key: int) -> dict[str, Any]:
         """Return name, time, size, metadata and captions of an item."""
@@ -305,6 +359,9 @@ class Service:
 
     def _read_captions(self) -> None:
         """Read the captions of the first folder again, if its text files have changed. A failure leaves none."""
+        if self.teacher is not None:
+            self._captions = dict(self.teacher.captions)
+            return
         root = self.served.engine.root
         if (state := texts_in(root)) == self._captions_of:
             return
@@ -328,6 +385,7 @@ class Service:
             "width": note.dim,
             "images": self.reads_images,
             "looks": self.looks,
+            "judges": self.judges,
             "shows": served.has_images,
             "probabilities": served.engine.calibration is not None,
             "rerank": self.names.get("rerank", "second model") if self.reranker is not None else None,
@@ -337,6 +395,7 @@ class Service:
             "fields": [{"name": name, "values": values} for name, values in served.fields.items()],
             "upload_bytes": self.limits.upload_bytes,
             "top_k": LARGEST_PAGE,
+            "teaches": self.teacher is not None,
         }
 
     async def _follow(self) -> None:
@@ -360,6 +419,10 @@ class Service:
 
     def reload(self) -> bool:
         """Open the index if it was written since, and return whether it was. A failure keeps the old one."""
+        with self._reloading:
+            return self._reload()
+
+    def _reload(self) -> bool:
         state = self._source.state(None if self.trouble else self.served)
         if state == self._seen and not self.trouble:
             return False

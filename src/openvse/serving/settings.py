@@ -10,7 +10,9 @@ from typing import Annotated, TypeAlias
 from openvse.errors import OpenVSEError
 from openvse.settings import FIRST, Declared, check_settings
 
-_ACCESS, _LIMITS = "Who may ask", "Limits"
+ACCESS, LIMITS = "Who may ask", "Limits"
+"""The panels of the help for settings of access, and for limits."""
+
 Count: TypeAlias = Annotated[int, Declared(0)]
 Seconds: TypeAlias = Annotated[float, Declared(0)]
 
@@ -45,13 +47,13 @@ class Limits:
         sentences: cached embeddings of sentences, so that the next page of hits needs no text encoder.
     """
 
-    max_upload: Annotated[float, Declared(0, 1000, above=True, panel=_LIMITS, metavar="MB")] = 20.0
+    max_upload: Annotated[float, Declared(0, 1000, above=True, panel=LIMITS, metavar="MB")] = 20.0
     json_bytes: Count = 250_000
     bodies: Count = 10
     upload_pixels: Count = 50_000_000
     uploads: Count = 8
     upload_s: Seconds = 30.0
-    timeout: Annotated[float, Declared(0, panel=_LIMITS, metavar="S")] = 30.0
+    timeout: Annotated[float, Declared(0, panel=LIMITS, metavar="S")] = 30.0
     decode_s: Seconds = 10.0
     stall_s: Seconds = 30.0
     head_s: Seconds = 10.0
@@ -98,11 +100,11 @@ class Settings:
 
     title: Annotated[str, Declared(panel=FIRST)] = "openvse"
     example: Annotated[tuple[str, ...], Declared(panel=FIRST)] = ()
-    host: Annotated[str, Declared(panel=_ACCESS)] = "127.0.0.1"
-    port: Annotated[int, Declared(0, 65535, panel=_ACCESS, metavar="PORT")] = 8000
-    token: Annotated[str, Declared(panel=_ACCESS, envvar="OPENVSE_TOKEN")] = ""
-    allow_public: Annotated[bool, Declared(panel=_ACCESS)] = False
-    name: Annotated[tuple[str, ...], Declared(panel=_ACCESS)] = ()
+    host: Annotated[str, Declared(panel=ACCESS)] = "127.0.0.1"
+    port: Annotated[int, Declared(0, 65535, panel=ACCESS, metavar="PORT")] = 8000
+    token: Annotated[str, Declared(panel=ACCESS, envvar="OPENVSE_TOKEN")] = ""
+    allow_public: Annotated[bool, Declared(panel=ACCESS)] = False
+    name: Annotated[tuple[str, ...], Declared(panel=ACCESS)] = ()
     rerank_top: Annotated[int, Declared(1)] = 20
     reload_s: Annotated[float, Declared(0, above=True)] = 2.0
     limits: Limits = field(default_factory=Limits)

@@ -46,7 +46,7 @@ class FolderWatch:
     folder stay, and the folder is watched again once it is back. The first update is for earlier changes.
     """
 
-    def __init__(self, index: Path, folders: Callable[[], Sequence[Path]], model: Any) -> None:
+    def __init__(self, index: Path, folders: Callable[[], Sequence[Path]], model: Callable[[], Any]) -> None:
         self._index, self._folders, self._model = index.resolve(), folders, model
         self._ending, self._reading_since, self._told = Event(), math.inf, dict[str, str]()
         self._away: list[Path] = []  # folders inside, which may come back as other ones
@@ -98,7 +98,7 @@ class FolderWatch:
         """Do what ``openvse index`` does on the same folders. Return whether all is done, after a wait if it failed."""
         try:
             self._reading_since = math.inf
-            report = index(self._model, self._folders(), self._index, progress=self._go_on).items
+            report = index(self._model(), self._folders(), self._index, progress=self._go_on).items
         except _EnoughError:
             return False
         except _EndedError:

@@ -92,7 +92,7 @@ class VectorStore(ABC):
     """Holds the embeddings of items by their keys, and finds those with the largest inner products.
 
     Items and points are never renamed, so every change can be repeated after an interruption. A store only proposes:
-    the engine scores its proposals again. ``openvse.testing.check_store`` is the contract.
+    the engine scores its proposals again. ``openvse_testing.check_store`` is the contract.
 
     ``create`` makes the place where there is none. Otherwise a missing place is an EngineError.
     """

@@ -27,10 +27,7 @@ class PaperTerm:
 def paper_terms() -> Mapping[str, tuple[PaperTerm, ...]]:
     """Return the terms by subject, in the order of the documentation."""
     listed: dict[str, tuple[PaperTerm, ...]] = {}
-    for file in (
-        Path(__file__).with_name("terms.yaml"),
-        *(each / "_terms.yaml" for each in recipe_folders()),
-    ):
+    for file in (Path(__file__).with_name("terms.yaml"), *(each / "_terms.yaml" for each in recipe_folders())):
         written = parse_yaml(read_text(file)) if file.is_file() else {}
         for subject, terms in TypeAdapter(dict[str, tuple[PaperTerm, ...]]).validate_python(written).items():
             listed[subject] = (*listed.get(subject, ()), *terms)

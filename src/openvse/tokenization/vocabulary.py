@@ -50,12 +50,7 @@ class Vocabulary:
 
     @classmethod
     def from_captions(
-        cls,
-        captions: Iterable[str],
-        *,
-        min_count: int = 1,
-        split: Splitter = split_words,
-        nearest: bool = False,
+        cls, captions: Iterable[str], *, min_count: int = 1, split: Splitter = split_words, nearest: bool = False
     ) -> Vocabulary:
         """Build a vocabulary from the training captions, the most frequent words first, ties in alphabetical order.
 

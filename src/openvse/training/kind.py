@@ -55,8 +55,7 @@ class Request:
         every: whether all relevant items are placed, and not only the best: mAP@R and the like.
         keep: the number of first results of each query to keep, for a report that shows them.
         query_bank: the split whose images and captions are a query bank. "" for the bank that the model keeps.
-        places: the folders of the models. The store of a model's run replaces images that have not changed, if it holds
-            all of them.
+        places: the folders of the models. The store of a model's run replaces unchanged images, if it holds all.
     """
 
     data: str

@@ -25,10 +25,7 @@ from openvse.specs.recipe import AverageSpec, OptimizerSpec, PhaseSpec, PlateauS
 def build_optimizer(spec: OptimizerSpec, parameters: Sequence[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
     """Return the optimiser of a recipe, with a group of parameters for each learning-rate ``multiplier``."""
     check_prefixes(
-        spec.multipliers,
-        [name for name, _ in parameters],
-        "optimizer.multipliers",
-        kind="parameter that trains",
+        spec.multipliers, [name for name, _ in parameters], "optimizer.multipliers", kind="parameter that trains"
     )
     by_length = sorted(spec.multipliers, key=len, reverse=True)
     groups: dict[float, list[nn.Parameter]] = {}

@@ -491,11 +491,7 @@ class FromStart:
             for side, bound in zip(("low", "high"), each.interval, strict=True)
         }
         log.write("difference", progress.epoch, progress.global_step, {**changes, **bounds})
-        written = {
-            "start": self.start.provenance(),
-            "best_epoch": progress.best_epoch,
-            "metrics": _record(differences),
-        }
+        written = {"start": self.start.provenance(), "best_epoch": progress.best_epoch, "metrics": _record(differences)}
         table = _table(differences, self.after.epoch)
         write_report(
             self.folder,
@@ -540,12 +536,7 @@ class FromStart:
 def _record(differences: Mapping[str, Difference]) -> dict[str, Any]:
     """Return differences as plain values, for a file and for a model's provenance."""
     return {
-        name: {
-            "before": each.first,
-            "after": each.second,
-            "difference": each.change,
-            "interval": list(each.interval),
-        }
+        name: {"before": each.first, "after": each.second, "difference": each.change, "interval": list(each.interval)}
         for name, each in differences.items()
     }
 

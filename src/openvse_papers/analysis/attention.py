@@ -28,17 +28,7 @@ from openvse.model.base import Model
 from openvse.model.tower import evaluating
 from openvse.model.two_tower import TwoTower
 from openvse.output.documents import percent
-from openvse.output.figures import (
-    PAGE,
-    QUIET,
-    blank,
-    colour,
-    legend_below,
-    line_style,
-    lines_of,
-    marked,
-    new_figure,
-)
+from openvse.output.figures import PAGE, QUIET, blank, colour, legend_below, line_style, lines_of, marked, new_figure
 from openvse.output.table import Table
 from openvse.pipeline import failure_reason, tell_skipped
 from openvse.similarities.scores import Fused

@@ -140,12 +140,7 @@ def recall_by_group(
     return groups
 
 
-def analyze_embeddings(
-    embedded: Sequence[Embedded],
-    training: Sequence[str] = (),
-    *,
-    places: bool = False,
-) -> Analysis:
+def analyze_embeddings(embedded: Sequence[Embedded], training: Sequence[str] = (), *, places: bool = False) -> Analysis:
     """Measure alignment, uniformity and hubs, recall by the length of captions and by their rarest word.
 
     Words are counted in the captions of ``training``, or else of the corpus. ``places`` adds a map of the embeddings by

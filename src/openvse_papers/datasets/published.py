@@ -24,13 +24,7 @@ from openvse.datasets.registry import DataSet, open_named
 from openvse.datasets.rows import IMAGE_FIELDS, field_names, numbered_objects, read_rows, table_lines
 from openvse.errors import DataError
 from openvse_papers.datasets import captioned
-from openvse_papers.datasets.captioned import (
-    find_image_folder,
-    first_folder,
-    image_folders,
-    published,
-    read_splits,
-)
+from openvse_papers.datasets.captioned import find_image_folder, first_folder, image_folders, published, read_splits
 from openvse_papers.vqa.answers import Question, QuestionSet, build_questions, numbered
 
 # Lines alternate between "question in the image1 ?" and its answers.

@@ -6,13 +6,7 @@ from openvse.lazy import lazy_names
 
 if TYPE_CHECKING:
     from openvse_papers.vqa.answerer import read_results, write_results
-    from openvse_papers.vqa.answers import (
-        AnswerVocabulary,
-        WordNet,
-        answer_accuracy,
-        exact_match,
-        find_wordnet,
-    )
+    from openvse_papers.vqa.answers import AnswerVocabulary, WordNet, answer_accuracy, exact_match, find_wordnet
     from openvse_papers.vqa.evaluate import evaluate_answers, most_frequent_answers
 
 __all__ = [

@@ -30,14 +30,7 @@ from openvse.assembly.parts import (
     describe_part,
     describe_tower,
 )
-from openvse.batches.loaders import (
-    ImageLoader,
-    TextLoader,
-    image_loader,
-    own_features,
-    text_loader,
-    with_features,
-)
+from openvse.batches.loaders import ImageLoader, TextLoader, image_loader, own_features, text_loader, with_features
 from openvse.batches.pairs import BatchKey
 from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import BadImageError, DataError, ModelError, RecipeError
@@ -186,12 +179,7 @@ class Answerer(Model):
         return self.classifier(torch.cat(sides, dim=-1)), None if weights is None else Attended(*weights)
 
     def ask(
-        self,
-        image: ClipSource | None,
-        questions: str | Sequence[str],
-        *,
-        top_k: int = 5,
-        batch_size: int = 64,
+        self, image: ClipSource | None, questions: str | Sequence[str], *, top_k: int = 5, batch_size: int = 64
     ) -> list[list[Guess]]:
         """Answer questions about an image, which is encoded once per batch of questions.
 

@@ -36,13 +36,7 @@ from openvse.training.inputs import (
 from openvse.training.task import Step, Task
 from openvse.types import FeatureSource, QuestionBatch
 from openvse_papers.datasets.published import open_questions
-from openvse_papers.vqa.answerer import (
-    Answerer,
-    QuestionDataset,
-    build_answerer,
-    predict_batches,
-    question_dataset,
-)
+from openvse_papers.vqa.answerer import Answerer, QuestionDataset, build_answerer, predict_batches, question_dataset
 from openvse_papers.vqa.answers import AnswerVocabulary, QuestionSet
 from openvse_papers.vqa.evaluate import score_intervals, score_replicates
 from openvse_papers.vqa.recipe import VQARecipe
@@ -171,16 +165,7 @@ def open_answering(recipe: VQARecipe, inputs: RunInputs) -> AnsweringTask:
     held_out, validation = question_dataset(model, held_out, features, text_features=stored)
     if warning := small_split_warning(len(held_out), "questions", "an accuracy"):
         inputs.watcher.warn(warning)
-    task = AnsweringTask(
-        recipe,
-        model,
-        training,
-        validation,
-        held_out,
-        features,
-        data_of(corpus),
-        inputs.accelerator,
-    )
+    task = AnsweringTask(recipe, model, training, validation, held_out, features, data_of(corpus), inputs.accelerator)
     task.coverage = coverage
     task.splits = {"train": to_learn.identity(ordered=True), "validation": held_out.identity()}
     return task

@@ -235,7 +235,9 @@ Yes: TypeAlias = Annotated[
 ]
 
 
-def index_of(folder: Path, model: str | None, *, yes: bool, device: str) -> tuple[Path, LoadedModel]:
+def index_of(
+    folder: Path, model: str | None, *, yes: bool, device: str, teach: bool = False
+) -> tuple[Path, LoadedModel]:
     """Return the new or updated index of a folder of images, and the model that embeds its queries."""
     from openvse.search.opening import open_pictures
 
@@ -245,6 +247,7 @@ def index_of(folder: Path, model: str | None, *, yes: bool, device: str) -> tupl
             model,
             partial(agree, yes=yes),
             device=device,
+            teach=teach,
             progress=partial(show_step, display, folder),
         )
     if report is not None:

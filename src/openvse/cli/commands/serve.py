@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from openvse.cli.app import app
 from openvse.cli.commands.indexing import Yes, index_of
 from openvse.cli.commands.search import warn_of_far
-from openvse.cli.options import Device, Engine, Rerank, Reranking, Threads, argument, option, with_settings
+from openvse.cli.options import Device, Engine, Rerank, Reranking, Threads, argument, few_first, option, with_settings
 from openvse.cli.progress import note, warn
 from openvse.errors import IndexFormatError, OpenVSEError
 from openvse.indexing.manifest import find_model, index_folder, read_manifest
-from openvse.search.provided import ANSWERER, STORE_ADDRESS
-from openvse.serving.settings import Limits, Settings
+from openvse.media.ranks import FactSource
+from openvse.search.provided import ANSWERER, STORE_ADDRESS, TEACHER
+from openvse.serving.settings import ACCESS, LIMITS, Limits, Settings
 
 if TYPE_CHECKING:
     from openvse.runtime.model import WholeModel
     from openvse.search.opening import LoadedModel
-    from openvse.search.provided import AnswersQuestions
+    from openvse.search.provided import AnswersQuestions, Teaches
     from openvse.serving.served import Source
     from openvse.serving.service import Service
 
+
+METADATA: str = FactSource.USER.value
 
 ServedIndex: TypeAlias = Annotated[
     str,
@@ -60,8 +64,22 @@ Mcp: TypeAlias = Annotated[
     ),
 ]
 
+Teach: TypeAlias = Annotated[
+    str | None,
+    option(
+        "Let the page and programs save captions of the images, and learn from each. A folder without an index gets "
+        "one by the model names. The captions are in metadata.jsonl of the folder, or in FILE, which ends in .jsonl.",
+        "--teach",
+        metavar="[FILE]",
+    ),
+]
+_FIRST = "model images yes watch teach mcp rerank answer engine device threads"
 
-@app.command(rich_help_panel="Search")
+
+@app.command(
+    rich_help_panel="Search",
+    cls=few_first(*_FIRST.split(), panels={ACCESS: (), LIMITS: ()}, bare={"--teach": (METADATA, "*.jsonl")}),
+)
 @with_settings
 def serve(
     index: ServedIndex,
@@ -70,6 +88,7 @@ def serve(
     images: ServedImages = None,
     yes: Yes = False,
     watch: Watch = False,
+    teach: Teach = None,
     mcp: Mcp = False,
     rerank: Rerank = None,
     answer: AnswerModel = None,
@@ -88,7 +107,7 @@ def serve(
     from openvse.serving.server import listen, run, run_stdio
 
     if holds_pictures(index):
-        index = str(index_of(Path(index), model, yes=yes, device=device)[0])
+        index = str(index_of(Path(index), model, yes=yes, device=device, teach=teach is not None)[0])
     second = None if rerank is None else Reranking.read(rerank)
     top = Settings.rerank_top if second is None else second.top
     chosen = settings(rerank_top=top, limits=limits)
@@ -98,12 +117,12 @@ def serve(
                 "--mcp has no page or address: leave out --host, --port, --allow-public, --name, --title and --example"
             )
         source = source_of(index, model, images, engine)
-        run_stdio(load_service(source, chosen, model, second, answer, device, threads, watch=watch))
+        run_stdio(load_service(source, chosen, model, second, answer, device, threads, watch=watch, teach=teach))
         return
     opened, chosen = listen(chosen)
     with opened:
         source = source_of(index, model, images, engine)
-        service = load_service(source, chosen, model, second, answer, device, threads, watch=watch)
+        service = load_service(source, chosen, model, second, answer, device, threads, watch=watch, teach=teach)
         run(service, opened, on_start=lambda: announce(service))
 
 
@@ -136,11 +155,14 @@ def load_service(
     threads: int | None,
     *,
     watch: bool = False,
+    teach: str | None = None,
 ) -> Service:
     """Load the models, and open the index or the engine. Raise OpenVSEError if one of them cannot be used."""
     from openvse.serving.service import Service
 
     loaded, named = load_served(source, model, device, threads)
+    if teach is not None:
+        source = replace(source, judged=True, teacher=load_teacher(source, loaded, teach))
     names = {"model": named, "rerank": "" if rerank is None else rerank.model, "answer": answer or ""}
     return Service(
         source,
@@ -151,6 +173,13 @@ def load_service(
         names={key: short_name(name) for key, name in names.items()},
         watch=watch,
     )
+
+
+def load_teacher(source: Source, loaded: LoadedModel, file: str) -> Teaches:
+    """Open the teacher of an index, with the file of captions."""
+    if not isinstance(source.place, Path) or source.engine is not None:
+        raise OpenVSEError("--teach needs the folder of an index, or of images, and no --engine")
+    return TEACHER.get()(source.place, loaded, None if file == METADATA else Path(file))
 
 
 def load_served(
@@ -213,6 +242,8 @@ def announce(service: Service) -> None:
             + (": name the first one with --images" if engine else ": run 'openvse index' again")
         )
     warn_of_far(service.served.far_roots)
+    if service.teacher is not None:
+        note(f"http://{host}:{settings.port}/teach saves captions")
     if not service.looks:
         note("an exported model can search, but cannot show the regions that it used")
     if settings.token:

@@ -18,8 +18,9 @@ let running = null;
 let more = false;
 let open = null;
 let asked = "";
+let judging = null;
 
-const grid = new Grid(by("grid"), { onOpen: (place) => (open === place ? closePanel() : openPanel(place)), onMore: nextPage });
+const grid = new Grid(by("grid"), { onOpen: (place) => (open === place ? closePanel() : openPanel(place)), onMore: nextPage, under: (hit) => judging?.under(hit) ?? [] });
 const panel = new Panel({ onClose: closePanel, onSimilar: similar, onStep: step });
 const tools = new Tools(query, () => { remember(true); run(); });
 
@@ -43,6 +44,7 @@ async function run() {
   if (!isAsked()) {
     grid.clear();
     say("");
+    by("learned").hidden = true;
     return;
   }
   by("heading").textContent = `Images for ${query.q || "an image"}`;
@@ -50,6 +52,7 @@ async function run() {
   say("Searching …");
   const slow = setTimeout(() => say("Still searching. The server is busy, or this is its first question …"), SLOW_MS);
   try {
+    await judging?.begin(query.image || query.like !== null || query.avoid.length ? "" : query.q);
     const page = await api.search(query, { top_k: PAGE }, signal);
     if (signal.aborted) return;
     clearTimeout(slow);
@@ -307,6 +310,8 @@ document.addEventListener("keydown", (event) => {
     "?": () => by("keys").showModal(),
     m: () => place !== null && similar(grid.hits[place]),
     l: () => place !== null && look(place),
+    f: () => place !== null && judging?.toggle(grid.hits[place], true),
+    x: () => place !== null && judging?.toggle(grid.hits[place], false),
   }[event.key.toLowerCase()];
   if (act) {
     act();
@@ -385,7 +390,10 @@ async function begin() {
   }
   document.title = by("brand").textContent = info.title;
   tools.offer(info);
+  by("keys-judge").hidden = !info.judges;
+  if (info.judges) judging = new (await import("./judge.js")).Judging(by("learned"), run);
   by("pick").hidden = !info.images;
+  by("teach").hidden = !info.teaches;
   by("hero-note").textContent = `Describe one of ${count(info.items)} images in your own words, or search with an image.`;
   const examples = info.examples.length ? info.examples : FALLBACK;
   by("examples").replaceChildren(...examples.map((text) => {

@@ -4,9 +4,10 @@ import { address } from "./api.js";
 import { make, score } from "./words.js";
 
 export class Grid {
-  constructor(list, { onOpen, onMore }) {
+  constructor(list, { onOpen, onMore, under }) {
     this.list = list;
     this.onOpen = onOpen;
+    this.under = under;
     this.hits = [];
     this.sentinel = document.getElementById("more");
     this.watcher = new IntersectionObserver((seen) => seen.some((each) => each.isIntersecting) && onMore(), { rootMargin: "900px" });
@@ -106,7 +107,7 @@ export class Grid {
     if (hit.matched.length) shot.append(make("span", { className: "said", title: hit.by === "both" ? "found by its words and by similarity" : "found by its words" }, read ? `text: ${read}` : hit.matched.join(" ")));
     const name = make("span", { className: "name", title: hit.id }, hit.title);
     card.append(shot, make("span", { className: "line" }, name, make("span", { className: `worth ${fit}` }, fit || (hit.probability === null ? score(hit.score) : ""))));
-    return make("li", {}, card);
+    return make("li", {}, card, ...this.under(hit));
   }
 
   // Cards that stay slide from their old places to the new ones, so that a new order can be seen.

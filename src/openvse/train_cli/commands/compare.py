@@ -275,13 +275,7 @@ def values(report: MeasuredReport, request: Request) -> dict[str, Any]:
 
 
 def say_rows(
-    rows: Rows,
-    compared: Compared,
-    reports: Sequence[MeasuredReport],
-    html: Path | None,
-    examples: int,
-    *,
-    form: str,
+    rows: Rows, compared: Compared, reports: Sequence[MeasuredReport], html: Path | None, examples: int, *, form: str
 ) -> None:
     """Print the comparison of the rows in a form, warn of unfinished runs and leakage, write the page."""
     from openvse.evaluation.comparison import Row, contrast_rows

@@ -156,8 +156,5 @@ def blend(
         typer.echo(f"{share:5.2f}  {score:6.1f}{'  best' if share == done.share else ''}")
     done.model.save(out)
     if done.share in (0.0, 1.0):
-        typer.echo(
-            f"no average is better than {(first, second)[int(done.share)]}, so {out} is a copy of it",
-            err=True,
-        )
+        typer.echo(f"no average is better than {(first, second)[int(done.share)]}, so {out} is a copy of it", err=True)
     typer.echo(out)

@@ -50,8 +50,7 @@ def check(
 ) -> None:
     """Check data and count them: broken or duplicate images, captions, leakage, the completeness of published data.
 
-    Lines marked WRONG name faults, and the exit code is then 1.
-    Lines marked "note" name facts that are not faults.
+    Lines marked WRONG name faults, and the exit code is then 1. Lines marked "note" name facts that are not faults.
     """
     from openvse.datasets import DATASETS
     from openvse.datasets.check import check_data

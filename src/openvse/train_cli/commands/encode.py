@@ -9,16 +9,7 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.json_output import print_json
-from openvse.cli.options import (
-    BatchSize,
-    Json,
-    ModelName,
-    Overwrite,
-    RunSettings,
-    argument,
-    option,
-    with_settings,
-)
+from openvse.cli.options import BatchSize, Json, ModelName, Overwrite, RunSettings, argument, option, with_settings
 from openvse.cli.progress import bar, counted, voice, warn
 from openvse.cli.stopping import going_on
 from openvse.media.names import escaped

@@ -79,12 +79,7 @@ def extract(
     if check and store.is_dir():
         FeatureStore(store, chosen.fingerprint, check=True)
     report = _run(
-        chosen,
-        store,
-        batch_size=batch_size or chosen.batch_size,
-        dtype=dtype,
-        device=run.device,
-        workers=shared,
+        chosen, store, batch_size=batch_size or chosen.batch_size, dtype=dtype, device=run.device, workers=shared
     )
     were_there = f"{report.skipped_existing} were there"
     if not of_texts:
@@ -95,13 +90,7 @@ def extract(
 
 
 def _run(
-    chosen: _Extraction,
-    store: Path,
-    *,
-    batch_size: int,
-    dtype: StoreDtype,
-    device: str,
-    workers: Workers | None,
+    chosen: _Extraction, store: Path, *, batch_size: int, dtype: StoreDtype, device: str, workers: Workers | None
 ) -> ExtractionReport:
     """Extract with a bar, and warn of faults in the data."""
     with bar() as progress:

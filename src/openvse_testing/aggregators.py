@@ -11,8 +11,8 @@ from torch import Tensor
 
 from openvse.aggregators import AGGREGATORS, Aggregator
 from openvse.registry import Maker
-from openvse.testing.contract import NO_OPTIONS, hold, make_part, part_name, require, require_close
 from openvse.types import EmbeddingSet, Features, Graph
+from openvse_testing.contract import NO_OPTIONS, hold, make_part, part_name, require, require_close
 
 _LENGTHS = (5, 1, 9, 3)
 
@@ -184,10 +184,7 @@ def _count(make: AggregatorMaker) -> None:
 def _residual(make: AggregatorMaker) -> None:
     aggregator = make()
     there = aggregator(_batch(make.width)).residual is not None
-    require(
-        aggregator.yields_residual is there,
-        f"yields_residual is {aggregator.yields_residual}, but it is {there}",
-    )
+    require(aggregator.yields_residual is there, f"yields_residual is {aggregator.yields_residual}, but it is {there}")
 
 
 def _state(make: AggregatorMaker) -> None:
@@ -204,10 +201,7 @@ def _embeddings(make: AggregatorMaker) -> None:
     aggregator = make()
     embedded = aggregator(_batch(make.width))
     wanted = [*embedded.mask.shape, make.width]
-    require(
-        list(embedded.vectors.shape) == wanted,
-        f"the vectors are {list(embedded.vectors.shape)} and not {wanted}",
-    )
+    require(list(embedded.vectors.shape) == wanted, f"the vectors are {list(embedded.vectors.shape)} and not {wanted}")
     require(bool(embedded.mask.any(dim=1).all()), "an item has no embedding")
     require(bool(embedded.vectors[embedded.mask].isfinite().all()), "an embedding is not finite")
 

@@ -24,8 +24,8 @@ from openvse.media.names import format_of
 from openvse.specs.load import dump_yaml, list_recipes
 from openvse.tasks.front import registries
 from openvse.tasks.recipes import load_recipe
-from openvse.testing.contract import BrokenContractError, require
 from openvse.training.kind import TaskKind
+from openvse_testing.contract import BrokenContractError, require
 
 _PLACES, _SIZE = np.array([1, 2, 2, 7, 40]), 40
 

@@ -15,7 +15,7 @@ from openvse.datasets import DATASETS
 from openvse.datasets.registry import Loader
 from openvse.errors import BadImageError, OpenVSEError
 from openvse.media.videos import read_poster
-from openvse.testing.contract import BrokenContractError, hold, part_name, require
+from openvse_testing.contract import BrokenContractError, hold, part_name, require
 
 
 def check_dataset(loader: str | Loader, root: str | Path, *, decode: int = 8) -> None:
@@ -74,12 +74,7 @@ def _identifiers(copy: _Copy) -> None:
     ids = copy.corpus.image_ids
     repeated = sorted(image_id for image_id, count in Counter(ids).items() if count > 1)
     require(not repeated, f"image {next(iter(repeated), '')} is listed twice: list it once, with all its captions")
-    lengths = {
-        len(ids),
-        len(copy.corpus.image_paths),
-        len(copy.corpus.splits),
-        copy.corpus.relevance.num_images,
-    }
+    lengths = {len(ids), len(copy.corpus.image_paths), len(copy.corpus.splits), copy.corpus.relevance.num_images}
     require(len(lengths) == 1, "image_ids, image_paths, splits and relevance differ in number: use build_corpus")
 
 
@@ -92,8 +87,7 @@ def _partners(copy: _Copy) -> None:
     ):
         alone = np.setdiff1d(np.arange(count), paired)
         require(
-            not len(alone),
-            f"{what} {next(iter(alone), '')} belongs to nothing: use build_corpus, which leaves it out",
+            not len(alone), f"{what} {next(iter(alone), '')} belongs to nothing: use build_corpus, which leaves it out"
         )
         require(not len(np.setdiff1d(paired, np.arange(count))), f"relevance names a {what} that is not there")
     blank = [number for number, caption in enumerate(captions) if not caption.strip()]

@@ -52,10 +52,7 @@ def require_close(actual: Tensor, expected: Tensor, message: str, *, atol: float
 
 
 def make_part(
-    registry: Registry[PartT],
-    part: str | Maker[PartT],
-    options: Mapping[str, Any],
-    context: Mapping[str, Any],
+    registry: Registry[PartT], part: str | Maker[PartT], options: Mapping[str, Any], context: Mapping[str, Any]
 ) -> PartT:
     """Make a part as a recipe would. Raise RecipeError if the part refuses an option."""
     if isinstance(part, str):

@@ -11,8 +11,8 @@ from torch import Tensor
 from openvse.functional import normalize, set_max_scores
 from openvse.objectives import Criterion, Miner, Term
 from openvse.objectives.base import Objective
-from openvse.testing.contract import require, require_close
 from openvse.types import EmbeddingSet, ScoredBatch
+from openvse_testing.contract import require, require_close
 
 WIDTH = 5
 _SIZES = ((1, 1), (1, 4), (3, 1), (5, 7), (6, 6))
@@ -129,10 +129,7 @@ def _vectors(images: int = 4, texts: int = 6, k: int = 3) -> list[Tensor]:
 def _batch(vectors: list[Tensor], text_mask: Tensor | None = None) -> ScoredBatch:
     """Score with set_max. The i-th text belongs to the i-th image, modulo their number."""
     images = EmbeddingSet(
-        normalize(vectors[0]),
-        torch.ones(vectors[0].shape[:2], dtype=torch.bool),
-        vectors[1],
-        vectors[0].detach()[:, 0],
+        normalize(vectors[0]), torch.ones(vectors[0].shape[:2], dtype=torch.bool), vectors[1], vectors[0].detach()[:, 0]
     )
     mask = torch.ones(vectors[2].shape[:2], dtype=torch.bool) if text_mask is None else text_mask
     texts = EmbeddingSet(normalize(vectors[2]), mask, vectors[3], vectors[2].detach()[:, 0])
@@ -169,10 +166,7 @@ def _order(term: Term) -> None:
     batch = _batch(_vectors())
     rows, columns = torch.tensor([2, 0, 3, 1]), torch.tensor([5, 1, 0, 4, 2, 3])
     shuffled = ScoredBatch(
-        batch.scores[rows][:, columns],
-        batch.positives[rows][:, columns],
-        batch.images[rows],
-        batch.texts[columns],
+        batch.scores[rows][:, columns], batch.positives[rows][:, columns], batch.images[rows], batch.texts[columns]
     )
     require_close(term(shuffled), term(batch), "the order of images and texts changes the value")
 

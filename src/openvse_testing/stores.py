@@ -16,7 +16,7 @@ from openvse.indexing.conditions import parse_condition
 from openvse.search.catalogue import fulfilling
 from openvse.stores import EngineAddress, ItemFacts, VectorStore, Within
 from openvse.stores.base import CatalogueStore
-from openvse.testing.contract import hold, part_name, require
+from openvse_testing.contract import hold, part_name, require
 
 OpenStore: TypeAlias = Callable[..., VectorStore]
 """A store's class, or its ``StoreKind``, called with an address, K, D, and ``create``."""
@@ -89,10 +89,7 @@ FACTS = [
         {
             "year": 2000 + key % 7,
             "tags": ["snow", f"t{key % 4}"],
-            normalize(("NFC", "NFD")[key % 2], "städte"): [
-                normalize(("NFC", "NFD")[key // 2 % 2], "Köln"),
-                key % 5,
-            ],
+            normalize(("NFC", "NFD")[key % 2], "städte"): [normalize(("NFC", "NFD")[key // 2 % 2], "Köln"), key % 5],
             **({"taken": f"20{key % 30:02}-03", "latitude": key - 30, "longitude": 10} if key % 2 else {}),
             **({"date": "2004-05" if key % 2 else 2004} if key % 5 == 0 else {}),
         },
@@ -150,14 +147,10 @@ def _finds_the_nearest(place: _Place) -> None:
             best = _nearest(vectors_of(num_embeddings), QUERY)[: len(nearest)]
             shared = len(set(nearest) & set(best)) / max(1, len(best))
             require(
-                len(nearest) >= 2 and shared >= 0.6,
-                f"of K = {num_embeddings}, {nearest} are found, and not {best}",
+                len(nearest) >= 2 and shared >= 0.6, f"of K = {num_embeddings}, {nearest} are found, and not {best}"
             )
             both = store.nearest(np.stack([QUERY, -QUERY]), count, Within())
-            require(
-                len(both) == 2 and set(both[0]) != set(both[1]),
-                "several queries do not have answers of their own",
-            )
+            require(len(both) == 2 and set(both[0]) != set(both[1]), "several queries do not have answers of their own")
 
 
 def _follows_changes(place: _Place) -> None:

@@ -20,15 +20,15 @@ from openvse.similarities.base import score_blocks
 from openvse.stores import STORES, EngineAddress, store_kind
 from openvse.tasks import TASKS
 from openvse.tasks.front import registries
-from openvse.testing.aggregators import check_aggregator
-from openvse.testing.contract import NO_OPTIONS, hold, make_part, part_name, require, require_close
-from openvse.testing.datasets import check_dataset
-from openvse.testing.encoders import CAPTIONS, ENCODER_PROMISES
-from openvse.testing.entries import ENTRY_PROMISES, FormatSample
-from openvse.testing.objectives import CRITERION_PROMISES, MINER_PROMISES, TERM_PROMISES
-from openvse.testing.objectives import WIDTH as TERM_WIDTH
-from openvse.testing.stores import check_store
 from openvse.types import EmbeddingSet
+from openvse_testing.aggregators import check_aggregator
+from openvse_testing.contract import NO_OPTIONS, hold, make_part, part_name, require, require_close
+from openvse_testing.datasets import check_dataset
+from openvse_testing.encoders import CAPTIONS, ENCODER_PROMISES
+from openvse_testing.entries import ENTRY_PROMISES, FormatSample
+from openvse_testing.objectives import CRITERION_PROMISES, MINER_PROMISES, TERM_PROMISES
+from openvse_testing.objectives import WIDTH as TERM_WIDTH
+from openvse_testing.stores import check_store
 
 WIDTH = 6
 _COUNTS = ((1, 1), (3, 1), (3, 2))
@@ -118,21 +118,13 @@ _MODULES: Mapping[str, Sequence[Callable[[Any], None]]] = {
     "similarity": SIMILARITY_PROMISES,
     **ENCODER_PROMISES,
 }
-_SAMPLES = {
-    "data set": "a copy of it",
-    "image format": "a file of it",
-    "store": "a folder that does not exist yet",
-}
+_SAMPLES = {"data set": "a copy of it", "image format": "a file of it", "store": "a folder that does not exist yet"}
 # A large margin, so that the negatives of random embeddings violate it.
 _USUAL: Mapping[str, Any] = {"miner": "hardest", "criterion": {"name": "hinge", "margin": 1.5}}
 
 
 def check_part(
-    kind: Registry[Any] | str,
-    part: Any,
-    *,
-    options: Mapping[str, Any] = NO_OPTIONS,
-    sample: Path | None = None,
+    kind: Registry[Any] | str, part: Any, *, options: Mapping[str, Any] = NO_OPTIONS, sample: Path | None = None
 ) -> None:
     """Check that a part of any kind that openvse takes from packages and plug-ins keeps the promises of its kind.
 
@@ -140,8 +132,7 @@ def check_part(
 
     Args:
         kind: the registry, such as ``MINERS``, or its name in an entry point or in words: ``miner``, ``image_format``.
-        part: the registered name of the part, or the part itself. The name of a command. The package of recipes, or its
-            folder.
+        part: its registered name, or the part itself. A command's name. A package of recipes, or its folder.
         options: the options, as in a recipe. A missing miner or criterion of a term is ``hardest`` or ``hinge``.
         sample: a file of an image format, a copy of a data set, or a folder that does not exist for a store.
 

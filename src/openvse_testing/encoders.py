@@ -13,8 +13,8 @@ from openvse.encoders.base import TextEncoder
 from openvse.encoders.projections import Projection
 from openvse.functional import pad
 from openvse.media.images import probe_image
-from openvse.testing.contract import require, require_close
 from openvse.types import Features
+from openvse_testing.contract import require, require_close
 
 CAPTIONS = ("a dog runs on the red mat", "two cats", "the dog", "a")
 _MASK = torch.arange(6) < torch.tensor([6, 1, 3]).unsqueeze(1)
