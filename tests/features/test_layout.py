@@ -23,7 +23,7 @@ from openvse.features.store import (
     npy_header,
     read_ids,
 )
-from tests.naming import names
+from tests.naming import names, refusal
 
 SUMS = {FEATURES: 0, LENGTHS: 1, IDS: 2}
 MADE = StoreManifest("vit:224", dim=4, dtype="float16", created_by="0.1.0", items=2, rows=3, id_bytes=4, sums=SUMS)
@@ -127,8 +127,7 @@ def test_a_manifest_that_cannot_be_trusted(tmp_path: Path, change: dict[str, obj
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": "openvse-features"}', "\udcff"])
 def test_a_manifest_that_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / MANIFEST).write_text(text, errors="surrogateescape")
-    with pytest.raises(StoreError, match="store.json"):
-        StoreManifest.read(tmp_path)
+    assert names(refusal(StoreError, StoreManifest.read, tmp_path), "store.json")
 
 
 def test_a_missing_store_says_how_to_make_one(tmp_path: Path) -> None:
@@ -154,8 +153,6 @@ def test_a_file_that_lost_its_end_is_damage(tmp_path: Path, name: str) -> None:
     path.write_bytes(content + b"more")
     MADE.check(tmp_path, None)
     path.write_bytes(content[:-1])
-    with pytest.raises(StoreError, match=f"{name}.*{len(content) - 1}.*{len(content)}"):
-        MADE.check(tmp_path, None)
+    assert names(refusal(StoreError, MADE.check, tmp_path, None), name, len(content) - 1, len(content))
     path.unlink()
-    with pytest.raises(StoreError, match=f"{name}.*0"):
-        MADE.check(tmp_path, None)
+    assert names(refusal(StoreError, MADE.check, tmp_path, None), name, "0")

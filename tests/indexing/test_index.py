@@ -15,6 +15,7 @@ from openvse.indexing.database import Entry, Root
 from openvse.indexing.manifest import MANIFEST, UNFINISHED, Item
 from openvse.indexing.writer import IndexWriter
 from resealing import reseal
+from tests.naming import names, refusal
 
 ROOTS = [Root(0, "/photos", "")]
 ITEMS = [Item(f"{number}.jpg", 17 + number, 1000) for number in range(6)]
@@ -104,8 +105,7 @@ def test_a_failed_write_leaves_what_was_committed(tmp_path: Path) -> None:
 def test_a_killed_write_is_never_opened_and_swept_by_the_next(tmp_path: Path) -> None:
     killed = IndexWriter(tmp_path, model="m1", roots=ROOTS)
     killed.append(entries(ITEMS), vectors())
-    with pytest.raises(IndexFormatError, match="index.json"):
-        Index.open(tmp_path)
+    assert names(refusal(IndexFormatError, Index.open, tmp_path), "index.json")
     del killed  # its lock ends with it
     for name in (MANIFEST, UNFINISHED):  # killed while it wrote these, once for each
         (tmp_path / f".{name}.partial").write_text("{")
@@ -145,8 +145,7 @@ def test_items_are_replaced_dropped_and_added(tmp_path: Path) -> None:
 def test_two_writers_at_once(tmp_path: Path) -> None:
     with IndexWriter(tmp_path, model="m1", roots=ROOTS) as writer:
         writer.append(entries(ITEMS), vectors())
-        with pytest.raises(IndexFormatError, match=f"{os.getpid()}"):
-            write(tmp_path)
+        assert names(refusal(IndexFormatError, write, tmp_path), os.getpid())
     assert len(Index.open(tmp_path)) == 6
 
 
@@ -198,8 +197,7 @@ def test_a_damaged_index_is_refused_in_one_line(tmp_path: Path, harm: Callable[[
 
 
 def test_the_wrong_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(IndexFormatError, match="m1.*m2"):
-        Index.open(write(tmp_path), "m2")
+    assert names(refusal(IndexFormatError, lambda: Index.open(write(tmp_path), "m2")), "m1", "m2")
     assert len(Index.open(tmp_path, None)) == 6
 
 
@@ -226,8 +224,7 @@ def test_a_check_names_damaged_embeddings(tmp_path: Path) -> None:
     index = Index.open(write(tmp_path / "index"), check=True)
     reseal(index.path, 4, np.nan)
     reseal(index.path, 5, np.inf)
-    with pytest.raises(IndexFormatError, match="2 .*NaN.*4.jpg"):
-        Index.open(tmp_path / "index", check=True)
+    assert names(refusal(IndexFormatError, Index.open, tmp_path / "index", check=True), "2 ", "NaN", "4.jpg")
     Index.open(tmp_path / "index")
 
 
@@ -248,16 +245,14 @@ def out(model: ColourModel, photos: Path, tmp_path: Path) -> Path:
 def test_a_small_index_is_checked_when_it_is_opened(out: Path, place: int) -> None:
     (path,) = out.glob("vectors-*")
     flip(path, place)
-    with pytest.raises(IndexFormatError, match=r"1 .*\.png"):
-        Index.open(out)
+    assert names(refusal(IndexFormatError, Index.open, out), "1 ", ".png")
 
 
 def test_a_name_that_changed_is_noticed(out: Path) -> None:
     (path,) = out.glob("items-*")
     content = path.read_bytes()
     path.write_bytes(content.replace(b"blue.png", b"blua.png"))
-    with pytest.raises(IndexFormatError, match="blua.png"):
-        Index.open(out)
+    assert names(refusal(IndexFormatError, Index.open, out), "blua.png")
 
 
 def test_a_large_index_is_checked_on_request(
@@ -270,8 +265,7 @@ def test_a_large_index_is_checked_on_request(
     (path,) = out.glob("vectors-*")
     flip(path, -1)
     Index.open(out)
-    with pytest.raises(IndexFormatError, match="red.png"):
-        Index.open(out, check=True)
+    assert names(refusal(IndexFormatError, Index.open, out, check=True), "red.png")
     assert build_index(model, photos, out).reused == 4  # nothing that is not needed is read
     assert build_index(model, photos, out, check=True).reused == 3
     assert (Index.open(out, check=True).vectors == sound).all()
@@ -284,8 +278,7 @@ def test_a_file_without_its_content_is_repaired(
 ) -> None:
     (path,) = out.glob(pattern)
     path.write_bytes(content)
-    with pytest.raises(IndexFormatError, match="'openvse index'"):
-        Index.open(out)
+    assert names(refusal(IndexFormatError, Index.open, out), "'openvse index'")
     assert build_index(model, photos, out).reused == 0
     assert len(Index.open(out, check=True)) == 4
     assert len([*out.iterdir()]) == 4

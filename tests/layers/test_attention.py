@@ -7,6 +7,7 @@ from torch import Tensor
 from fusion.slow_loop import read_one, scores_one
 from openvse.errors import RecipeError
 from openvse.layers.attention import Attention, AttentionScores, attend
+from tests.naming import names, refusal
 
 WIDTH = 6
 
@@ -79,12 +80,9 @@ def test_both_ways_of_attending_are_one(queries: int, keys: int) -> None:
 
 @pytest.mark.parametrize("num_heads", [0, 4])
 def test_heads_that_do_not_divide_the_width_are_refused(num_heads: int) -> None:
-    with pytest.raises(RecipeError, match=f"num_heads.*{num_heads}.*6"):
-        Attention(WIDTH, num_heads)
-    with pytest.raises(RecipeError, match="num_heads"):
-        AttentionScores(WIDTH, num_heads, 1)
+    assert names(refusal(RecipeError, Attention, WIDTH, num_heads), "num_heads", num_heads, "6")
+    assert names(refusal(RecipeError, AttentionScores, WIDTH, num_heads, 1), "num_heads")
 
 
 def test_no_reduction_at_all_is_refused() -> None:
-    with pytest.raises(RecipeError, match="num_vectors.*0.*1"):
-        AttentionScores(WIDTH, 2, 0)
+    assert names(refusal(RecipeError, AttentionScores, WIDTH, 2, 0), "num_vectors", "0", "1")

@@ -21,6 +21,7 @@ from openvse.media.images import full_size, read_image, within_memory
 from openvse.media.videos import read_poster
 from openvse.pipeline import read_ahead
 from tests.failures import Failures
+from tests.naming import names, refusal
 
 
 def encode(image: Image.Image, kind: str = "PNG", **options) -> bytes:
@@ -259,8 +260,7 @@ def test_the_scans_of_a_plain_jpeg_are_not_counted(monkeypatch):
         assert read_image(encode(Image.new(mode, (64, 48)), "JPEG")).size == (64, 48)
     for options in ({"progressive": True}, {}):
         many = Image.new("RGB" if options else "CMYK", (64, 48))
-        with pytest.raises(BadImageError, match="-1"):
-            read_image(encode(many, "JPEG", **options))
+        assert names(refusal(BadImageError, read_image, encode(many, "JPEG", **options)), "-1")
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -318,21 +318,17 @@ def test_bad_files_name_path_and_kind(tmp_path, content, reason):
 def test_an_svg_is_recognised_by_its_name(tmp_path):
     path = tmp_path / "drawing.svg"
     path.write_text("<!-- a long preamble -->" * 100)
-    with pytest.raises(BadImageError, match="SVG"):
-        read_image(path)
+    assert names(refusal(BadImageError, read_image, path), "SVG")
 
 
 def test_what_the_file_system_refuses(tmp_path):
-    with pytest.raises(BadImageError, match=r"none\.jpg"):
-        read_image(tmp_path / "none.jpg")
-    with pytest.raises(BadImageError):
-        read_image(tmp_path)
+    assert names(refusal(BadImageError, read_image, tmp_path / "none.jpg"), "none.jpg")
+    refusal(BadImageError, read_image, tmp_path)
 
 
 @pytest.mark.parametrize("array", [np.zeros((2, 2, 2), np.uint8), np.zeros((2, 2, 3)), np.zeros((0, 3), np.uint8)])
 def test_unusable_arrays(array):
-    with pytest.raises(BadImageError):
-        read_image(array)
+    refusal(BadImageError, read_image, array)
 
 
 def png_that_claims(width: int, height: int) -> bytes:
@@ -346,10 +342,8 @@ def png_that_claims(width: int, height: int) -> bytes:
 def test_a_decompression_bomb_is_refused_before_decoding(recwarn):
     with pytest.raises(BadImageError, match="10000.*10000.*80,000,000"):
         read_image(png_that_claims(10_000, 10_000))
-    with pytest.raises(BadImageError, match="178,956,970"):
-        read_image(png_that_claims(50_000, 50_000))
-    with pytest.raises(BadImageError, match="32.*24.*100"):
-        read_image(gradient(), max_pixels=100)
+    assert names(refusal(BadImageError, lambda: read_image(png_that_claims(50_000, 50_000))), "178,956,970")
+    assert names(refusal(BadImageError, lambda: read_image(gradient(), max_pixels=100)), "32", "24", "100")
     assert not recwarn.list
 
 
@@ -373,8 +367,7 @@ def of_scans(count: int, *, progressive: bool) -> bytes:
 def test_a_jpeg_of_many_scans_is_refused_before_decoding(progressive, monkeypatch):
     assert read_image(of_scans(100, progressive=progressive)).size == (64, 64)
     monkeypatch.setattr(JpegImageFile, "load", lambda image: pytest.fail("decoded"))
-    with pytest.raises(BadImageError, match="101.*100"):
-        read_image(of_scans(101, progressive=progressive))
+    assert names(refusal(BadImageError, lambda: read_image(of_scans(101, progressive=progressive))), "101", "100")
 
 
 def test_scans_are_those_of_the_image_alone():
@@ -392,8 +385,7 @@ def test_scans_are_those_of_the_image_alone():
 def test_a_tiff_of_too_many_tiles_is_refused(monkeypatch):
     monkeypatch.setattr("openvse.media.images._TILES", 23)
     rows = encode(Image.fromarray(gradient()), "TIFF", tiffinfo={278: 1})
-    with pytest.raises(BadImageError, match="24.*23"):
-        read_image(rows)
+    assert names(refusal(BadImageError, read_image, rows), "24", "23")
     monkeypatch.setattr("openvse.media.images._TILES", 24)
     np.testing.assert_array_equal(np.asarray(read_image(rows)), gradient())
 
@@ -407,14 +399,11 @@ def test_a_large_jpeg_is_halved_while_it_is_decoded():
         near = np.asarray(whole.resize(halved.size, Image.Resampling.BOX), np.int16)
         assert np.abs(np.asarray(halved, np.int16) - near)[2:-2, 2:-2].mean() < 12
     assert read_image(content, max_pixels=200 * 301).size == (301, 200)
-    with pytest.raises(BadImageError, match="301 x 200.*15,000"):
-        read_image(content, max_pixels=15_000)
+    assert names(refusal(BadImageError, read_image, content, max_pixels=15_000), "301 x 200", "15,000")
     for kind in ("PNG", "WEBP"):
-        with pytest.raises(BadImageError, match="301 x 200"):
-            read_image(encode(whole, kind), max_pixels=16_000)
+        assert names(refusal(BadImageError, read_image, encode(whole, kind), max_pixels=16_000), "301 x 200")
     detailed = encode(whole, "JPEG", progressive=True, subsampling=0)  # it needs twice the memory
-    with pytest.raises(BadImageError, match="301 x 200.*16,000"):
-        read_image(detailed, max_pixels=16_000)
+    assert names(refusal(BadImageError, read_image, detailed, max_pixels=16_000), "301 x 200", "16,000")
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"mode": "CMYK"}, {"mode": "L"}])
@@ -448,23 +437,20 @@ def test_a_jpeg_beyond_the_limit_of_pillow_is_read(monkeypatch):
     content = encode(Image.fromarray(gradient(60, 80)), "JPEG")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     assert read_image(content).size == (80, 60)
-    with pytest.raises(BadImageError, match="--max-pixels"):
-        read_image(encode(Image.fromarray(gradient(60, 80))))
+    assert names(refusal(BadImageError, lambda: read_image(encode(Image.fromarray(gradient(60, 80))))), "--max-pixels")
     monkeypatch.setenv("OPENVSE_MAX_PIXELS", "4800")
     assert read_image(encode(Image.fromarray(gradient(60, 80)))).size == (80, 60)
     with pytest.raises(BadImageError, match=r"90 x 60.*--max-pixels 5400"):
         read_image(encode(Image.fromarray(gradient(60, 90))))
     monkeypatch.setenv("OPENVSE_MAX_PIXELS", "many")
-    with pytest.raises(OpenVSEError, match="'many'"):
-        read_image(content)
+    assert names(refusal(OpenVSEError, read_image, content), "'many'")
 
 
 def test_a_lack_of_memory_names_the_file(tmp_path, monkeypatch):
     path = tmp_path / "large.png"
     path.write_bytes(encode(Image.fromarray(gradient())))
     monkeypatch.setattr("openvse.media.images._upright", Mock(side_effect=MemoryError))
-    with pytest.raises(BadImageError, match=r"large\.png"):
-        read_image(path)
+    assert names(refusal(BadImageError, read_image, path), "large.png")
     with pytest.raises(BadImageError, match=r"large\.png"), within_memory(path):
         raise MemoryError
 

@@ -17,6 +17,7 @@ from openvse.media.names import IMAGE_FORMATS, format_of, is_image, names_image
 from openvse.media.videos import read_frames
 from openvse.registry import load_plugin
 from openvse.serving.decoding import Decoders, plugins_of_formats
+from tests.naming import names, refusal
 
 PLUGIN = """
 from openvse.media.formats import ImageFormat
@@ -84,8 +85,7 @@ def test_a_large_or_damaged_one_is_refused() -> None:
     with pytest.raises(BadImageError, match="4 x 2 pixels"):
         read_image(b"TILE" + bytes([0, 4, 0, 2]), max_pixels=7)  # before it is decoded
     for length in range(4, len(WHOLE)):
-        with pytest.raises(BadImageError):
-            read_image(WHOLE[:length])
+        refusal(BadImageError, read_image, WHOLE[:length])
 
 
 @pytest.mark.medium
@@ -107,8 +107,7 @@ def test_the_processes_of_a_server_read_it(tmp_path: Path) -> None:
 
 def test_what_is_no_format_is_refused() -> None:
     IMAGE_FORMATS.add("other", lambda file: file)
-    with pytest.raises(OpenVSEError, match="'other'"):
-        is_image("a.other")
+    assert names(refusal(OpenVSEError, is_image, "a.other"), "'other'")
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from openvse.objectives import TERMS
 from openvse.specs.model import Part
 from openvse.types import EmbeddingSet, ScoredBatch
 from tests.failures import Failures
+from tests.naming import names, refusal
 
 # Each loss with the term of a recipe that it stands for.
 PAIRS: dict[str, tuple[Loss, dict[str, Any]]] = {
@@ -124,8 +125,7 @@ def test_the_bound_takes_the_scores_of_each_view() -> None:
     loss, images, texts = losses.multi_view_bound(), vectors(4, 3, 0), vectors(4, 1, 1)
     views = torch.einsum("ikd,tld->kit", normalize(images), normalize(texts))
     torch.testing.assert_close(loss.from_scores(views), loss(images, texts), rtol=0, atol=1e-12)
-    with pytest.raises(DataError, match="3.*4.*4"):
-        losses.triplet().from_scores(views)
+    assert names(refusal(DataError, lambda: losses.triplet().from_scores(views)), "3", "4", "4")
 
 
 def test_the_diagonal_is_positive_by_default() -> None:
@@ -169,5 +169,4 @@ def test_what_does_not_fit_is_refused_in_one_line(images, texts, positives, mess
 
 
 def test_options_are_checked_as_in_a_recipe() -> None:
-    with pytest.raises(RecipeError, match="0.0"):
-        openvse.losses.adopt(temperature=0.0)
+    assert names(refusal(RecipeError, openvse.losses.adopt, temperature=0.0), "0.0")

@@ -21,6 +21,7 @@ from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
 from openvse.training.kind import Request
 from tests.cli.album import write_album, write_recipe
+from tests.naming import refusal
 from tests.papers.analysis.small import ENCODER, saved, small_model
 
 REGIONS = {"encoder": {"name": "precomputed", "feature_dim": 5}, "aggregator": "gpo"}
@@ -74,8 +75,7 @@ def test_images_have_to_be_there(place: Path, models: tuple[TwoTower, TwoTower],
     album = write_album(tmp_path / "album")
     for image in album.glob("*.png"):
         image.unlink()
-    with pytest.raises(DataError):
-        evaluate_towers(models, Request(str(album), "all", (place / "stores",)))
+    refusal(DataError, lambda: evaluate_towers(models, Request(str(album), "all", (place / "stores",))))
 
 
 @pytest.mark.medium
@@ -89,8 +89,7 @@ def test_a_model_without_a_network_reads_the_store_of_its_run(
     named = evaluate_towers(models, replace(asked, features=(place / "stores",), places=()))
     assert found.report.metrics == named.report.metrics
     (run / "recipe.yaml").write_text(f"data: {{features: {place / 'less'}}}\n")
-    with pytest.raises(ModelError):
-        evaluate_towers(models, asked)
+    refusal(ModelError, evaluate_towers, models, asked)
     tree = yaml.safe_load(write_recipe(tmp_path / "tiny.yaml", place / "album").read_text()) | {"image": REGIONS}
     for features in (None, "auto"):
         tree["data"]["features"] = features

@@ -15,6 +15,7 @@ from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.scoring.calibration import CALIBRATION, Calibration, CalibrationData
 from openvse.specs.model import TwoTowerSpec
+from tests.naming import names, refusal
 
 CURVE = Calibration(
     model="abc",
@@ -73,14 +74,12 @@ def test_a_threshold_is_the_score_of_a_probability() -> None:
 
 @pytest.mark.parametrize("precision", [0.0, 1.1, float("nan")])
 def test_an_impossible_precision_is_refused(precision: float) -> None:
-    with pytest.raises(DataError, match=f"precision.*{precision}"):
-        CURVE.threshold(precision)
+    assert names(refusal(DataError, CURVE.threshold, precision), "precision", precision)
 
 
 @pytest.mark.parametrize("given", [(0, 1.0), (10, 0.0), (10, float("inf"))])
 def test_an_impossible_prior_is_refused(given: tuple[int, float]) -> None:
-    with pytest.raises(DataError, match=f"{given[0]} .*{given[1]} "):
-        CURVE.probabilities(np.array(0.0), *given)
+    assert names(refusal(DataError, lambda: CURVE.probabilities(np.array(0.0), *given)), f"{given[0]} ", f"{given[1]} ")
 
 
 @pytest.mark.parametrize(
@@ -95,8 +94,7 @@ def test_an_impossible_prior_is_refused(given: tuple[int, float]) -> None:
     ],
 )
 def test_knots_that_are_no_curve_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(DataError):
-        replace(CURVE, **changes)
+    refusal(DataError, replace, CURVE, **changes)
 
 
 def test_the_file_lists_thresholds_and_is_read_again() -> None:

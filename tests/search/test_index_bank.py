@@ -18,6 +18,7 @@ from openvse.search import Page, Query, SearchEngine
 from openvse.search import bank as bank_of_index
 from openvse.search.bank import BANK
 from openvse.search.updating import IndexSettings
+from tests.naming import names, refusal
 
 BANKED = [f"a sentence of the bank, number {number}" for number in range(40)]
 ASKED = [f"a question, number {number}" for number in range(25)]
@@ -240,13 +241,10 @@ def test_a_store_proposes_for_the_exact_order(tmp_path: Path) -> None:
 
 @pytest.mark.medium
 def test_what_is_refused(folder: Path) -> None:
-    with pytest.raises(DataError):
-        IndexSettings(query_bank=["one sentence"])
+    refusal(DataError, IndexSettings, query_bank=["one sentence"])
     update_bank(folder, HashModel(), BANKED)
     (folder / BANK).write_bytes((folder / BANK).read_bytes()[:200])
-    with pytest.raises(IndexFormatError, match=r"query_bank\.npz.*--query-bank"):
-        found(folder)
-    with pytest.raises(IndexFormatError):
-        update_bank(folder, HashModel())
+    assert names(refusal(IndexFormatError, found, folder), "query_bank.npz", "--query-bank")
+    refusal(IndexFormatError, lambda: update_bank(folder, HashModel()))
     assert update_bank(folder, HashModel(query_bank=kept_bank())) is not None  # from the model
     assert found(folder) == slow_order(Index.open(folder), ASKED, of_kept(kept_bank()))

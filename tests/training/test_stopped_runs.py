@@ -13,6 +13,7 @@ from openvse.errors import DataError, OpenVSEError, TrainingError
 from openvse.tasks.run import run_recipe
 from openvse.training.records import EpochReport, Silent, StepReport
 from tests.forking import forked
+from tests.naming import names, refusal
 from tests.tiny import read_metrics, tiny_recipe, tiny_tree
 
 ONE_EPOCH = [{"epochs": 1}]
@@ -94,8 +95,7 @@ def test_a_best_model_without_checkpoint_is_not_replaced(corpus: Path, run: Path
     before = contents(folder)
     recipe = tiny_recipe(corpus, phases=ONE_EPOCH)
     for resume in (False, True):
-        with pytest.raises(TrainingError, match="last.pt.*--overwrite"):
-            run_recipe(recipe, folder, resume=resume)
+        assert names(refusal(TrainingError, run_recipe, recipe, folder, resume=resume), "last.pt", "--overwrite")
     assert contents(folder) == before
 
 
@@ -109,8 +109,7 @@ def test_overwrite_begins_anew_and_leaves_nothing_of_the_old_run(corpus: Path, r
     assert contents(folder)["best/model.safetensors"] == before["best/model.safetensors"]
     assert not (folder / "best" / "stale.txt").exists()
     assert len(list((folder / "tensorboard").iterdir())) == 1
-    with pytest.raises(TrainingError):
-        run_recipe(recipe, folder, overwrite=True, resume=True)
+    refusal(TrainingError, run_recipe, recipe, folder, overwrite=True, resume=True)
 
 
 @pytest.mark.medium
@@ -150,6 +149,5 @@ def test_the_first_checkpoint_comes_before_anything_else(corpus: Path, tmp_path:
     tree = tiny_tree(corpus, phases=ONE_EPOCH)
     tree["optimizer"]["learning_rate"] = 1e30
     tree["training"]["clip_norm"] = None
-    with pytest.raises(TrainingError):
-        run_recipe(type(tiny_recipe(corpus)).model_validate(tree), tmp_path / "run")
+    refusal(TrainingError, lambda: run_recipe(type(tiny_recipe(corpus)).model_validate(tree), tmp_path / "run"))
     assert (tmp_path / "run" / "last.pt").exists()

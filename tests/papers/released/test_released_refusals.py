@@ -15,6 +15,7 @@ from openvse.conversion.convert import convert
 from openvse.errors import CheckpointError, RecipeError
 from openvse_papers.released import REPOSITORIES
 from tests.failures import Failures
+from tests.naming import names, refusal
 
 
 def drop(checkpoint: dict[str, Any], side: int, name: str) -> dict[str, Any]:
@@ -95,15 +96,13 @@ def test_without_its_vocabulary_the_place_in_the_repository_is_named(
     tmp_path: Path, make: Callable[[], Any], place: str
 ) -> None:
     path = tiny.save(make(), tmp_path / "model.pth")
-    with pytest.raises(CheckpointError, match=rf"--vocabulary.*{place}"):
-        convert(path, tmp_path / "out")
+    assert names(refusal(CheckpointError, convert, path, tmp_path / "out"), "--vocabulary", place)
 
 
 def test_another_vocabulary_is_refused_by_its_size(tmp_path: Path) -> None:
     path = tiny.save(tiny.vse_infinity(), tmp_path / "model.pth")
     short = tiny.write_vocabulary(tmp_path / "short.json", tiny.WORDS[:9])
-    with pytest.raises(CheckpointError, match="short.json.*9.*16"):
-        convert(path, tmp_path / "out", vocabulary=short)
+    assert names(refusal(CheckpointError, convert, path, tmp_path / "out", vocabulary=short), "short.json", "9", "16")
 
 
 def test_word_pieces_of_another_bert_are_refused(tmp_path: Path) -> None:
@@ -111,8 +110,7 @@ def test_word_pieces_of_another_bert_are_refused(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n")
     with pytest.raises(CheckpointError, match="2.*15.*vocab.txt"):
         convert(path, tmp_path / "out", vocabulary=tmp_path / "vocab.txt")
-    with pytest.raises(CheckpointError, match="vocab.txt"):
-        convert(path, tmp_path / "out", vocabulary=tmp_path / "gone")
+    assert names(refusal(CheckpointError, convert, path, tmp_path / "out", vocabulary=tmp_path / "gone"), "vocab.txt")
 
 
 @pytest.mark.medium
@@ -125,10 +123,8 @@ def test_a_tokenizer_folder_serves_as_well_as_its_file(tmp_path: Path) -> None:
 
 def test_a_kind_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     path = tiny.save(tiny.pvse(), tmp_path / "model.pth")
-    with pytest.raises(CheckpointError, match="vse_2ad"):
-        convert(path, tmp_path / "out", repository="vse_2ad")
-    with pytest.raises(CheckpointError, match="'pvsee'.*'pvse'"):
-        convert(path, tmp_path / "out", repository="pvsee")
+    assert names(refusal(CheckpointError, convert, path, tmp_path / "out", repository="vse_2ad"), "vse_2ad")
+    assert names(refusal(CheckpointError, convert, path, tmp_path / "out", repository="pvsee"), "'pvsee'", "'pvse'")
 
 
 @pytest.mark.medium

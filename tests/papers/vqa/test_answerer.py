@@ -24,6 +24,7 @@ from openvse.types import Inputs, QuestionBatch
 from openvse_papers.vqa.answerer import Answerer, Guess, QuestionDataset, build_answerer
 from openvse_papers.vqa.answers import AnswerVocabulary
 from tests.conftest import PhotoMaker
+from tests.naming import names, refusal
 from tests.tiny import tiny_tree
 from tests.tiny_questions import COLOURS, FEATURE_DIM, answering_tree, question_only, write_tiny_questions
 
@@ -187,16 +188,11 @@ class TestAsking:
     def test_bad_input_is_named(self, make_photos: PhotoMaker, tmp_path: Path) -> None:
         model = seeing()
         (tmp_path / "bad.jpg").write_bytes(b"no image")
-        with pytest.raises(BadImageError, match=r"bad\.jpg"):
-            model.ask(tmp_path / "bad.jpg", QUESTIONS)
-        with pytest.raises(ModelError):
-            model.ask(None, QUESTIONS)
-        with pytest.raises(DataError):
-            build(alone=True).ask(None, ["", " "])
-        with pytest.raises(DataError):
-            build(alone=True).ask(None, [])
-        with pytest.raises(ModelError, match="precomputed"):
-            build().ask(make_photos(1)[0], QUESTIONS)
+        assert names(refusal(BadImageError, model.ask, tmp_path / "bad.jpg", QUESTIONS), "bad.jpg")
+        refusal(ModelError, model.ask, None, QUESTIONS)
+        refusal(DataError, lambda: build(alone=True).ask(None, ["", " "]))
+        refusal(DataError, lambda: build(alone=True).ask(None, []))
+        assert names(refusal(ModelError, lambda: build().ask(make_photos(1)[0], QUESTIONS)), "precomputed")
 
 
 def test_weights_add_up_to_one_for_each_reduction() -> None:
@@ -226,19 +222,15 @@ class TestFolder:
     def test_a_model_of_the_other_task_is_refused(self, tmp_path: Path) -> None:
         answers = build(alone=True).save(tmp_path / "answers")
         ranks = build_model(parse_recipe(tiny_tree(Path())), captions=["a dog"]).save(tmp_path / "ranks")
-        with pytest.raises(ModelError, match="answers"):
-            load_as(TwoTower, answers)
-        with pytest.raises(ModelError, match="ranks"):
-            load_as(Answerer, ranks)
+        assert names(refusal(ModelError, load_as, TwoTower, answers), "answers")
+        assert names(refusal(ModelError, load_as, Answerer, ranks), "ranks")
         assert type(load(answers)) is not type(load(ranks))
 
     def test_damage_is_named(self, tmp_path: Path) -> None:
         folder = build(alone=True).save(tmp_path)
         (folder / "answers.json").write_text("{")
-        with pytest.raises(ModelError, match=r"answers\.json"):
-            load(folder)
+        assert names(refusal(ModelError, load, folder), "answers.json")
 
 
 def test_a_new_model_needs_answers() -> None:
-    with pytest.raises(RecipeError):
-        build_answerer(parse_recipe(answering_tree(Path())), questions=QUESTIONS)
+    refusal(RecipeError, lambda: build_answerer(parse_recipe(answering_tree(Path())), questions=QUESTIONS))

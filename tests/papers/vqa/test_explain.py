@@ -18,7 +18,7 @@ from openvse_papers.vqa.answerer import Answerer, Guess, build_answerer
 from openvse_papers.vqa.answers import AnswerVocabulary
 from openvse_papers.vqa.explain import Explained, answer_page, brightness, explain
 from tests.conftest import PhotoMaker
-from tests.naming import names
+from tests.naming import names, refusal
 from tests.tiny_questions import COLOURS, answering_tree, question_only
 
 QUESTIONS = ["what colour is the dog", "is <it> a very big & heavy elephant"]
@@ -81,8 +81,7 @@ def test_the_mode_does_not_matter_and_stays(make_photos: PhotoMaker, monkeypatch
 def test_empty_questions_are_refused(questions: list[str], make_photos: PhotoMaker) -> None:
     model, photo = build(), make_photos(1)[0]
     for ask in (model.ask, functools.partial(explain, model)):
-        with pytest.raises(DataError):
-            ask(photo, questions)
+        refusal(DataError, ask, photo, questions)
 
 
 @pytest.mark.medium
