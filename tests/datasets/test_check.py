@@ -197,7 +197,7 @@ def test_files_that_do_not_open(tmp_path):
 
 
 def test_more_captions_are_said_to_help_as_far_as_that_was_measured():
-    for images, now, then in ((0, 121, "from 50"), (50, 144, "from 100"), (90, None, "from 200"), (5000, None, "not")):
+    for images, now, then in ((0, 121, "from 50"), (50, 146, "from 100"), (90, None, "from 200"), (5000, None, "not")):
         said = more_captions(images)
         assert then in said and f"from {images:,} captioned" in said and (now is None or f" {now} of 600" in said)
 
