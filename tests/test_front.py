@@ -53,7 +53,7 @@ def test_editors_see_what_the_prompt_sees() -> None:
         for alias in statement.names
     }
     added = {name for name in installed("name") if "." not in name}
-    assert typed | {"__version__"} | added == {*dir(openvse)} and added == {"Answerer", "vqa"}
+    assert typed | {"__version__"} | added == {*dir(openvse)} and added == {"Answerer", "testing", "vqa"}
 
 
 @pytest.mark.medium

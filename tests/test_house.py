@@ -19,10 +19,15 @@ from tests.leaf_commands import whole_program
 SOURCE = Path(__file__).parent.parent / "src"
 ROOT = SOURCE.parent
 # These bounds go down with what is deleted, and never up: whoever needs a line deletes one, or writes a plug-in.
-MOST_COMMANDS, MOST_PARAMETERS, MOST_OF_SEARCH = 26, 270, 21
-PACKAGES = {"openvse": (52_374, 269), "openvse_engines": (825, 5), "openvse_papers": (7_720, 23)}
+MOST_COMMANDS, MOST_PARAMETERS, MOST_OF_SEARCH = 26, 266, 21
+PACKAGES = {
+    "openvse": (51_954, 267),
+    "openvse_engines": (802, 5),
+    "openvse_papers": (7_488, 23),
+    "openvse_testing": (1_237, 9),
+}
 """The most lines and files of each package."""
-MOST_CODE, MOST_OF_TESTS, MOST_RECIPES, MOST_CALLS = 41_246, 60_318, 54, 4
+MOST_CODE, MOST_OF_TESTS, MOST_RECIPES, MOST_CALLS = 41_221, 60_318, 54, 4
 """Lines of code of all packages, lines of the tests, files of recipes, and calls of the training half by name."""
 
 

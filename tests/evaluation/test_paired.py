@@ -104,7 +104,7 @@ def test_skewed_ranks_do_not_favour_a_row_of_one_run() -> None:
 
 
 def test_one_row_and_other_queries_are_refused() -> None:
-    with pytest.raises(DataError, match=" a,"):
+    with pytest.raises(DataError, match=" a:"):
         contrast_rows(Comparison("toy", {}, 0, 500, (Row("a", (run(1.0, 0),)),)))
     rows = Row("a", (run(1.0, 0),)), Row("b", (run(1.0, 1, num_queries=49),))
     with pytest.raises(DataError, match="a and b"):

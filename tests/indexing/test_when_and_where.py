@@ -402,7 +402,7 @@ def test_metadata_that_the_database_cannot_read_are_mended(
 ):
     """One such line would make every condition fail."""
     exif = Said(FactSource.EXIF, {"gain": float("inf"), "mark": 1})
-    monkeypatch.setattr("openvse.media.sidecars.said_by", lambda path: [exif])
+    monkeypatch.setattr("openvse.media.sidecars.said_by", lambda *_: [exif])
     (album / "metadata.jsonl").write_text('{"file_name": "drawn.png", "rating": 3}\n')
     build_index(model, album, tmp_path / "index")
     assert said(tmp_path / "index")["drawn.png"] == {"file_name": "drawn.png", "rating": 3, "gain": None, "mark": 1}

@@ -191,7 +191,7 @@ def test_folders_that_cannot_be_watched_are_looked_at(
 def test_the_end_of_the_server_stops_an_update(own_place: Place, model: TwoTower) -> None:
     for number in range(100, 180):
         draw_photo(number, (32, 32)).save(own_place.photos / f"{number}.jpg")
-    watch = FolderWatch(own_place.index, lambda: [own_place.photos], model)
+    watch = FolderWatch(own_place.index, lambda: [own_place.photos], lambda: model)
     watch._ending.set()
     assert watch._update()
     assert len(Index.open(own_place.index)) == 8 + 64  # a batch, which is kept

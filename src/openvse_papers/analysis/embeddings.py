@@ -402,7 +402,7 @@ def measure_views(embedded: Embedded) -> list[Views]:
         if each.vectors.shape[1] > 1
     ]
     if not statistics:
-        raise OpenVSEError(f"{embedded.name} has one embedding an item: name one with multi_view or pie_net")
+        raise OpenVSEError(f"{embedded.name} has no views: name one with multi_view or pie_net")
     return statistics
 
 

@@ -96,7 +96,7 @@ def test_without_its_vocabulary_the_place_in_the_repository_is_named(
     tmp_path: Path, make: Callable[[], Any], place: str
 ) -> None:
     path = tiny.save(make(), tmp_path / "model.pth")
-    assert names(refusal(CheckpointError, convert, path, tmp_path / "out"), "--vocabulary", place)
+    assert names(refusal(CheckpointError, convert, path, tmp_path / "out"), place, "--vocabulary")
 
 
 def test_another_vocabulary_is_refused_by_its_size(tmp_path: Path) -> None:
