@@ -114,6 +114,8 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
     else:
         _begin(inputs, recipe, start, trainer)
     progress, best = trainer.fit(), inputs.folder / BEST
+    if task.advice:
+        inputs.watcher.note(task.advice)
     if inputs.accelerator.is_main_process and best.is_dir():
         task.finish(load(best, device=inputs.accelerator.device), best)
     inputs.accelerator.wait_for_everyone()

@@ -500,8 +500,6 @@ class FromStart:
             json=json.dumps(written, indent=2) + "\n",
         )
         self.watcher.note(table.to_text())
-        if self.task.advice:
-            self.watcher.note(self.task.advice)
         metric = self.task.metric
         if progress.best_epoch == 0 and metric in differences:
             self.watcher.warn(
