@@ -168,7 +168,7 @@ def linear_maps(
     guesses, mean = likely @ table if table.any() else None, images.mean(0, dtype=float)
     units, tried = _units(pooled, middle), []
     for share in MIDDLE_WEIGHTS if middle else (0.0,):
-        scales = np.where(np.arange(len(units)) < len(units) - middle, units, share * units)
+        scales = np.concatenate([units[: len(units) - middle], share * units[len(units) - middle :]])
         tried.append((ridge_regression(pooled * scales, targets, guesses), scales))
     found, scales = max(tried, key=lambda each: each[0].explained)
     weight = np.vstack([scales[:, None] * found.weight, found.scale * table])
