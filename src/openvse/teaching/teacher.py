@@ -300,6 +300,8 @@ class Teacher:
     def _follow(self) -> None:
         """Let the index on the disk follow when nothing was taught for some seconds, and its towers when for longer."""
         quiet, finished = 0.0, self._model
+        if self._described is not None:
+            _ = self._table  # so that the first caption does not wait for it
         while not self._is_ended:
             number = self._number
             with self._changed:
