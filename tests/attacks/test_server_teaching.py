@@ -72,14 +72,14 @@ def test_no_stranger_and_no_odd_caption_is_written(own_place: Place, model: TwoT
     assert added.count(b"\n") == 1 and json.loads(added)["file_name"] != "../../secret.jpg"
 
 
-def test_judgements_lead_nowhere_else(own_place: Place, model: TwoTower) -> None:
+def test_judgements_lead_nowhere_else(tmp_path: Path) -> None:
     """A stranger's index whose file of judgements is a link, a pipe or a folder is read nowhere else, nor written."""
-    file, secret = own_place.index / "judgements.jsonl", own_place.photos.parent / "secret"
+    file, secret = tmp_path / "judgements.jsonl", tmp_path / "secret"
     secret.write_text("kept\n")
     for make in (lambda: file.symlink_to(secret), lambda: os.mkfifo(file), file.mkdir):
         make()
         with pytest.raises(DataError, match="remove it"):
-            Service(Source(own_place.index, judged=True), model, Settings())
+            Judgements(file).every()
         with pytest.raises(DataError, match="remove it"):
             Judgements(file).add("a dog", "a.jpg", True)
         file.rmdir() if file.is_dir() and not file.is_symlink() else file.unlink()
