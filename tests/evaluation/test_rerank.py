@@ -80,15 +80,6 @@ def test_equals_sorting_by_hand(top: int, weight: float, block_size: int) -> Non
         assert report.metrics[f"{side}_meanr"] == pytest.approx(np.mean(ranks))
 
 
-def test_a_better_model_improves_what_a_weak_one_proposes() -> None:
-    assert run(Reranker(STRONG, 5)).metrics["rsum"] > run(None).metrics["rsum"] + 20
-
-
-def test_all_proposals_of_a_model_are_that_model() -> None:
-    again, alone = run(Reranker(STRONG, TEXTS)).metrics, run(None, proposer=STRONG).metrics
-    assert again == pytest.approx(alone)
-
-
 def test_ties_count_against_the_model() -> None:
     flat = torch.ones(1, 1, 8, dtype=torch.float64)
     indifferent = Member(embedded(flat.repeat(IMAGES, 1, 1)), embedded(flat.repeat(TEXTS, 1, 1)), SetMax())

@@ -35,7 +35,6 @@ from openvse.features.store import (
     FeatureStore,
     StoreDtype,
     StoreManifest,
-    as_inputs,
     encode_ids,
     open_fitting,
 )
@@ -285,13 +284,6 @@ def test_memory_is_that_of_a_batch(tmp_path: Path) -> None:
     assert not loaded, "the limit did not bind, so the test shows nothing"
 
 
-def test_a_batch_is_float32_with_a_mask() -> None:
-    stored = np.array([[[1.0], [2.0]], [[3.0], [0.0]]], dtype=np.float16)
-    inputs = as_inputs(stored, np.array([2, 1]))
-    assert inputs.values.dtype == torch.float32 and inputs.values.flatten().tolist() == [1, 2, 3, 0]
-    assert inputs.mask is not None and inputs.mask.tolist() == [[True, True], [True, False]]
-
-
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [([[1, 0], [0, 0], [0, 2], [0, 0]], 3), ([[0, 0], [0, 0]], 0), ([[0, 1]], 1), ([[float("nan"), 0]], 1)],
@@ -400,13 +392,6 @@ def test_a_large_file_is_compared_on_request(store: Path, monkeypatch: pytest.Mo
     flip(store / FEATURES, -1)
     FeatureStore(store)
     assert names(refusal(StoreError, FeatureStore, store, check=True), "features.npy")
-
-
-def test_a_store_that_grew_equals_one_written_at_once(store: Path, tmp_path: Path) -> None:
-    with FeatureStoreWriter(tmp_path / "once", fingerprint="vit", dim=4, dtype="float32", boxes=True) as writer:
-        for number in (1, 2, 3):
-            writer.add(f"item {number}", torch.full((2, 4), float(number)), torch.tensor([[0.0, 0.0, 1.0, 1.0]] * 2))
-    assert (store / MANIFEST).read_bytes() == (tmp_path / "once" / MANIFEST).read_bytes()
 
 
 def test_what_comes_after_the_last_commit_is_not_compared(store: Path) -> None:

@@ -44,15 +44,6 @@ def content(path: Path) -> dict[str, bytes]:
     return {name: (path / name).read_bytes() for name in CONTENT}
 
 
-def test_what_is_added_comes_back_rounded(tmp_path: Path) -> None:
-    items = make_items(5)
-    write(tmp_path, items)
-    store = FeatureStore(tmp_path)
-    for position, (item, local) in enumerate(items.items()):
-        assert store.ids[position] == item
-        assert torch.equal(store.gather(store.positions([item])).values[0], local.half().float())
-
-
 @pytest.mark.parametrize(
     "local",
     [
