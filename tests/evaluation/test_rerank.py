@@ -108,8 +108,7 @@ def test_other_items_are_refused() -> None:
 
 
 def test_a_similarity_of_blocks_only_cannot_rank_again() -> None:
-    with pytest.raises(ModelError, match="set_max"):
-        run(Reranker(Member(STRONG.images, STRONG.texts, set_max_scores), 3))
+    assert names(refusal(ModelError, run, Reranker(Member(STRONG.images, STRONG.texts, set_max_scores), 3)), "set_max")
 
 
 def test_the_first_results_are_those_of_the_new_order() -> None:
