@@ -48,6 +48,18 @@ class FairPlaces:
             self._held -= wanted
 
 
+async def going_on(place: asyncio.Lock | asyncio.Semaphore, working: asyncio.Future[AnswerT]) -> AnswerT:
+    """Return the result of work that holds a place until it ends, and goes on if nobody waits for it any more."""
+
+    def end(worked: asyncio.Future[AnswerT]) -> None:
+        place.release()
+        if not worked.cancelled():
+            worked.exception()  # otherwise asyncio logs that nobody looked at it
+
+    working.add_done_callback(end)
+    return await asyncio.shield(working)
+
+
 class Gatherer(Generic[AskT, AnswerT]):
     """Batches questions: a call on one thread answers all that arrived during the call before.
 

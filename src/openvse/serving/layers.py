@@ -60,6 +60,7 @@ UPLOADS = ("/api/search/image", "/api/images", "/api/ask")
 """Paths that take an image."""
 
 _SMALL_BYTES = 4000
+_LEFT = 499  # what proxies count for a client that left before the reply
 _SESSIONS = 10_000
 
 OPEN_PATHS = ("/", "/teach", "/health", "/ready", "/session")
@@ -113,6 +114,9 @@ class Replies:
 
         try:
             await self._app(inner, receive, with_headers)
+        except asyncio.CancelledError:
+            status = _LEFT
+            raise
         finally:
             route = getattr(inner.get("route"), "path", "none")
             method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
