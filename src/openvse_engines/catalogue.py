@@ -7,13 +7,13 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.errors import EngineError, IndexFormatError, MissingItemError
+from openvse.errors import EngineError, IndexFormatError, MissingItemError, OpenVSEError, message_of
 from openvse.files import whole_characters
 from openvse.indexing.conditions import Condition, condition_warnings
 from openvse.indexing.database import encode_id
@@ -47,13 +47,10 @@ class StoreCatalogue(Catalogue):
         self._known: dict[int, ItemFacts] = {}
         self._keys: dict[str, int] = {}
         self._counts: dict[tuple[Condition, ...], tuple[float, int]] = {}
-        first = _opened(address, (1, 1))
-        try:
+        with _understood(self.place), closing(_opened(address, (1, 1))) as first:
             note = Note.read(first.note(), self.place)
-        finally:
-            first.close()
         if note.model != fingerprint:
-            raise IndexFormatError(f"{self.place} was filled by model {note.model}, not by {fingerprint}: use that")
+            raise IndexFormatError(f"{self.place} was filled by model {note.model:.80}, not by {fingerprint}: use that")
         self.note = note.moved(images)
         self._store = _opened(address, (note.embeddings, note.dim))
 
@@ -64,9 +61,16 @@ class StoreCatalogue(Catalogue):
 
     @contextmanager
     def _opened(self) -> Iterator[CatalogueStore]:
-        """Yield the store to one thread at a time, as its connection requires."""
-        with self._lock:
+        """Yield the store to one thread at a time, as its connection requires. What it answers may be anything."""
+        with self._lock, _understood(self.place):
             yield self._store
+
+    def _vectors(self, keys: Int[np.ndarray, "n"]) -> dict[int, Float[np.ndarray, "K D"]]:
+        with self._opened() as store:
+            held, shape = store.vectors(keys), (self.note.embeddings, self.note.dim)
+            if any(each.shape != shape for each in held.values()) or not np.isfinite([*held.values()]).all():
+                raise ValueError(f"an embedding is not {shape[0]} x {shape[1]} finite numbers")
+            return held
 
     def __len__(self) -> int:
         return self.count(())
@@ -114,8 +118,7 @@ class StoreCatalogue(Catalogue):
         is_linear = self._compare.is_inner and self.note.embeddings == 1
         searches = queries.searches(is_linear=is_linear)
         known = self._candidates(queries.liked() if searches is None else searches, wanted, where)
-        with self._opened() as store:
-            held = store.vectors(np.array(sorted(known), np.int64)) if known else {}
+        held = self._vectors(np.array(sorted(known), np.int64)) if known else {}
         if not (order := sorted(held, key=lambda key: encode_id(known[key].path))):
             return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
         names = [known[key].path for key in order]
@@ -148,8 +151,7 @@ class StoreCatalogue(Catalogue):
             count = min(LARGEST_SEARCH, count * 8)
 
     def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
-        with self._opened() as store:
-            held = store.vectors(np.unique(positions))
+        held = self._vectors(np.unique(positions))
         for key in positions.tolist():
             if key not in held:
                 raise MissingItemError(f"the engine holds no item {key}: it may have been removed since")
@@ -159,6 +161,7 @@ class StoreCatalogue(Catalogue):
         if (key := self._keys.get(item_id)) is None:
             with self._opened() as store:
                 key = store.key_of(whole_characters(item_id))  # the path of no item has half of one
+                np.int64(key or 0)
         if key is None:
             raise MissingItemError(f"the engine holds no item {item_id}: give the path below the indexed folder")
         return key
@@ -204,6 +207,19 @@ class StoreCatalogue(Catalogue):
             self._known, self._keys = {}, {}
         self._known |= items
         self._keys |= {facts.path: key for key, facts in items.items()}
+
+
+@contextmanager
+def _understood(place: str) -> Iterator[None]:
+    try:
+        yield
+    except OpenVSEError:
+        raise
+    except Exception as error:
+        raise EngineError(
+            f"{place} answers what openvse did not put there ({message_of(error)}): run 'openvse index' again with its "
+            f"index"
+        ) from error
 
 
 def _opened(address: EngineAddress, shape: tuple[int, int]) -> CatalogueStore:

@@ -17,7 +17,7 @@ from pgvector.psycopg import register_vector
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from openvse.errors import EngineError
+from openvse.errors import EngineError, message_of
 from openvse.files import parse_json
 from openvse.stores.base import CatalogueStore, ItemFacts, Within
 from openvse.stores.choice import PLACE, EngineAddress, public_url, without_secrets
@@ -26,6 +26,7 @@ from openvse_engines.filters import Clause, clauses_of
 _WAIT_S = 10
 _INDEXED_DIMS = {"vector": 2000, "halfvec": 4000}  # widths up to which pgvector makes a graph
 _MOST_DIMS = 16_000
+_LONGEST = 400  # characters of what a server says of an error
 _ROOM_FOR_GRAPH = """
 SELECT set_config(name, '512MB', false) FROM pg_settings
 WHERE name = 'maintenance_work_mem' AND setting::bigint < 524288
@@ -165,7 +166,8 @@ class PgvectorStore(CatalogueStore):
 
     def count(self, within: Within) -> int:
         where, values = _where(within)
-        return int(str(self._one("SELECT count(*) FROM {} {}", values, where)))
+        with self._errors():
+            return int(str(self._one("SELECT count(*) FROM {} {}", values, where)))
 
     def key_of(self, item_id: str) -> int | None:
         """Return the key of an item. The server reads the table, because paths have no index."""
@@ -194,9 +196,12 @@ class PgvectorStore(CatalogueStore):
 def _errors_of(url: str) -> Iterator[None]:
     try:
         yield
-    except psycopg.Error as error:
+    except EngineError:
+        raise
+    except Exception as error:  # besides those of the client, what comes of an answer that is none
+        said = without_secrets(message_of(error, _LONGEST), url)
         raise EngineError(
-            f"the database {public_url(url)} cannot be used ({without_secrets(str(error), url)}): check that it runs, "
+            f"the database {public_url(url)} cannot be used ({said}): check that it runs, "
             f"has the extension pgvector, and knows the user and the password, or search with --engine exact"
         ) from None
 

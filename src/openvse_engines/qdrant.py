@@ -105,7 +105,8 @@ class QdrantStore(CatalogueStore):
         ]
         with self._errors():
             answers = self._client.query_batch_points(self._collection, requests)
-        return [np.array([int(point.id) for point in one.points], np.int64) // self._num_embeddings for one in answers]
+            keys = [np.array([int(point.id) for point in one.points], np.int64) for one in answers]
+        return [each // self._num_embeddings for each in keys]
 
     def num_points(self) -> int:
         return self._count((), exact=True)

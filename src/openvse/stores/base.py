@@ -65,16 +65,13 @@ class ItemFacts:
 
     @classmethod
     def of_payload(cls, payload: Mapping[str, Any] | None) -> ItemFacts:
-        """Return the facts in a payload."""
+        """Return the facts in a payload. Whatever is none raises an Exception of Python."""
         held = payload or {}
-        meta = held.get("meta")
-        return cls(
-            str(held.get("path", "")),
-            str(held.get("kind", "image")),
-            round(float(held.get("date", 0)) * 1e9),
-            int(held.get("size", 0)),
-            dict(meta) if isinstance(meta, dict) else {},
-        )
+        meta, numbers = held.get("meta"), (round(float(held.get("date", 0)) * 1e9), int(held.get("size", 0)))
+        if max(map(abs, numbers)) >= 2 * _LARGE:
+            raise OverflowError("a date or a size has more than 64 bits")
+        metadata = dict(meta) if isinstance(meta, dict) else {}
+        return cls(str(held.get("path", "")), str(held.get("kind", "image")), *numbers, metadata)
 
 
 @dataclass(frozen=True)
@@ -212,7 +209,9 @@ class Note:
             roots = tuple(Root(int(each["number"]), str(each["path"]), str(each["label"])) for each in written["roots"])
             model, holds, created = (str(written[name]) for name in ("model", "holds", "created"))
             embeddings, dim = (int(written[name]) for name in ("embeddings", "dim"))
-        except (KeyError, TypeError, ValueError) as error:
+            if min(embeddings, dim) < 1:
+                raise ValueError
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise EngineError(f"the note of {place} is damaged: run 'openvse index' again with its index") from error
         return cls(model, holds, embeddings, dim, created, roots, written.get("follows_links") is True)
 
