@@ -30,6 +30,8 @@ from openvse.features.store import (
 )
 from openvse.files import locked, replacing, writing
 
+_LONGEST_ID = 4096
+
 
 class FeatureStoreWriter:
     """Creates a feature store, or continues one. A context manager that commits when it ends.
@@ -152,8 +154,8 @@ class FeatureStoreWriter:
         dim, dtype = self._manifest.dim, self._manifest.dtype
         if item in self:
             raise BadFeaturesError(f"feature store {self.path} already holds {item!r}: give each item its own id")
-        if not item or "\n" in item:
-            raise BadFeaturesError(f"{item!r} cannot be an id of a feature store: give one line of text")
+        if not item or "\n" in item or len(item) > _LONGEST_ID:
+            raise BadFeaturesError(f"{item[:80]!r} cannot be an id of a feature store: give one short line of text")
         if local.shape[0] == 0 or local.shape[1] != dim:
             raise BadFeaturesError(f"features of {item!r} have shape {list(local.shape)}, not [N, {dim}] with N >= 1")
         peak = float(local.detach().abs().max())
