@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.errors import EngineError, IndexFormatError, MissingItemError, OpenVSEError, message_of
+from openvse.errors import EngineError, IndexFormatError, MissingItemError
 from openvse.files import whole_characters
 from openvse.indexing.conditions import Condition, condition_warnings
 from openvse.indexing.database import encode_id
@@ -22,7 +22,7 @@ from openvse.search.exact import EmbeddedQueries, ExactSearch, ItemComparison
 from openvse.search.proposing import LARGEST_SEARCH, SPARE
 from openvse.search.text_hits import ReadText
 from openvse.stores import EngineAddress, ItemFacts, Within, open_vector_store, store_kind
-from openvse.stores.base import CatalogueStore, Note
+from openvse.stores.base import CatalogueStore, Note, told_as
 from openvse.stores.choice import PLACE, URL_VARIABLE, is_clean, named_by, public_url, shown_url
 
 _FACTS_OF = 500  # items whose metadata are looked at
@@ -47,7 +47,7 @@ class StoreCatalogue(Catalogue):
         self._known: dict[int, ItemFacts] = {}
         self._keys: dict[str, int] = {}
         self._counts: dict[tuple[Condition, ...], tuple[float, int]] = {}
-        with _understood(self.place), closing(_opened(address, (1, 1))) as first:
+        with closing(_opened(address, (1, 1))) as first:
             note = Note.read(first.note(), self.place)
         if note.model != fingerprint:
             raise IndexFormatError(f"{self.place} was filled by model {note.model:.80}, not by {fingerprint}: use that")
@@ -62,7 +62,8 @@ class StoreCatalogue(Catalogue):
     @contextmanager
     def _opened(self) -> Iterator[CatalogueStore]:
         """Yield the store to one thread at a time, as its connection requires. What it answers may be anything."""
-        with self._lock, _understood(self.place):
+        odd = f"{self.place} answers what openvse did not put there"
+        with self._lock, told_as(lambda said: f"{odd} ({said:.400}): run 'openvse index' again with its index"):
             yield self._store
 
     def _vectors(self, keys: Int[np.ndarray, "n"]) -> dict[int, Float[np.ndarray, "K D"]]:
@@ -207,19 +208,6 @@ class StoreCatalogue(Catalogue):
             self._known, self._keys = {}, {}
         self._known |= items
         self._keys |= {facts.path: key for key, facts in items.items()}
-
-
-@contextmanager
-def _understood(place: str) -> Iterator[None]:
-    try:
-        yield
-    except OpenVSEError:
-        raise
-    except Exception as error:
-        raise EngineError(
-            f"{place} answers what openvse did not put there ({message_of(error)}): run 'openvse index' again with its "
-            f"index"
-        ) from error
 
 
 def _opened(address: EngineAddress, shape: tuple[int, int]) -> CatalogueStore:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -17,16 +17,15 @@ from pgvector.psycopg import register_vector
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from openvse.errors import EngineError, message_of
+from openvse.errors import EngineError
 from openvse.files import parse_json
-from openvse.stores.base import CatalogueStore, ItemFacts, Within
+from openvse.stores.base import CatalogueStore, ItemFacts, Within, told_as
 from openvse.stores.choice import PLACE, EngineAddress, public_url, without_secrets
 from openvse_engines.filters import Clause, clauses_of
 
 _WAIT_S = 10
 _INDEXED_DIMS = {"vector": 2000, "halfvec": 4000}  # widths up to which pgvector makes a graph
 _MOST_DIMS = 16_000
-_LONGEST = 400  # characters of what a server says of an error
 _ROOM_FOR_GRAPH = """
 SELECT set_config(name, '512MB', false) FROM pg_settings
 WHERE name = 'maintenance_work_mem' AND setting::bigint < 524288
@@ -192,18 +191,13 @@ class PgvectorStore(CatalogueStore):
         return rows[0][0] if rows else None
 
 
-@contextmanager
-def _errors_of(url: str) -> Iterator[None]:
-    try:
-        yield
-    except EngineError:
-        raise
-    except Exception as error:  # besides those of the client, what comes of an answer that is none
-        said = without_secrets(message_of(error, _LONGEST), url)
-        raise EngineError(
-            f"the database {public_url(url)} cannot be used ({said}): check that it runs, "
-            f"has the extension pgvector, and knows the user and the password, or search with --engine exact"
-        ) from None
+def _errors_of(url: str) -> AbstractContextManager[None]:
+    return told_as(
+        lambda said: (
+            f"the database {public_url(url)} cannot be used ({without_secrets(said, url):.400}): check that it runs, has "
+            f"the extension pgvector, and knows the user and the password, or search with --engine exact"
+        )
+    )
 
 
 def _connected(url: str) -> psycopg.Connection[Any]:

@@ -49,18 +49,12 @@ def a_vast_row(folder: Path) -> None:
         file["ids"] = ["a", "b"]
 
 
-def a_vast_row_of_an_array(folder: Path) -> None:
-    array = np.lib.format.open_memmap(folder / "a.npy", "w+", np.float32, (1, 1 << 16, 1 << 11))
-    assert array.nbytes == 1 << 29
-    (folder / "ids.txt").write_text("a\n")
-
-
 def a_long_id(folder: Path) -> None:
     with h5py.File(folder / "a.h5", "w") as file:
         file["features"], file["ids"] = np.ones((1, 2, 3), np.float32), ["x" * 5000]
 
 
-MADE = (a_pipe, a_pipe_in_a_folder, a_link_to_a_pipe, groups_of_groups, a_vast_row, a_vast_row_of_an_array, a_long_id)
+MADE = (a_pipe, a_pipe_in_a_folder, a_link_to_a_pipe, groups_of_groups, a_vast_row, a_long_id)
 
 
 @pytest.mark.parametrize("make", MADE)

@@ -23,6 +23,8 @@ CLOSED = [
     "/redoc",
     "/api",
     "/api/info",
+    "/api/search?q=grass",
+    "/api/items/1/file",
     "//api/info",
     "/API/info",
     "/%61pi/info",
@@ -79,6 +81,7 @@ def session_of(client: TestClient) -> tuple[str, str]:
 
 
 def test_a_session_is_no_token_and_scripts_and_other_sites_do_not_have_it(locked: TestClient) -> None:
+    assert locked.post("/session", json={"token": "wrong"}).status_code == 401
     session, told = session_of(locked)
     assert "httponly" in told and "samesite=strict" in told and "secure" not in told
     assert send(locked, "GET", "/api/info", {"authorization": f"Bearer {session}"}).status == 401
@@ -123,6 +126,8 @@ def test_a_session_ends_in_time_with_the_server_and_when_there_are_many(place: P
 def test_what_others_reach_needs_a_token_of_some_length(settings: dict[str, str]) -> None:
     with pytest.raises(OpenVSEError):
         Settings(**settings)  # type: ignore[arg-type]
+    assert Settings(host="0.0.0.0", token=TOKEN).token and Settings(host="::", allow_public=True)
+    assert Settings(host="127.1.2.3").is_local and Settings(host="::1").is_local
 
 
 HOSTS = [

@@ -109,11 +109,7 @@ STOPPED = {
 
 @pytest.mark.parametrize("sent", STOPPED.values(), ids=STOPPED)
 def test_clients_that_stop_make_room_for_others(
-    place: Place,
-    model: TwoTower,
-    running: Start,
-    waiting: Callable[[int, int, bytes], list[socket.socket]],
-    sent: bytes,
+    place: Place, model: TwoTower, running: Start, waiting: Connect, sent: bytes
 ) -> None:
     """Far more of them than there are places lock nobody out, from the first moment on."""
     server = running(Service(place.index, model, Settings(limits=Limits(connections=400))))
@@ -127,11 +123,7 @@ def test_clients_that_stop_make_room_for_others(
 
 @pytest.mark.parametrize("sent", [b"", HEAD + b"X: ", HEAD + b"\r\n" + HEAD + b"X: "])
 def test_a_head_that_does_not_end_is_closed_in_time(
-    place: Place,
-    model: TwoTower,
-    running: Start,
-    waiting: Callable[[int, int, bytes], list[socket.socket]],
-    sent: bytes,
+    place: Place, model: TwoTower, running: Start, waiting: Connect, sent: bytes
 ) -> None:
     server = running(Service(place.index, model, Settings(limits=Limits(head_s=0.5))))
     (client,) = waiting(server.port, 1, sent)

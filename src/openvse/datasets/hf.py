@@ -18,7 +18,6 @@ from openvse.specs.load import parse_yaml
 
 _NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?(@[\w./-]+)?")
 _MOST_PATTERNS, _MOST_DEPTHS = 100, 2  # of a configuration, and "**" of a pattern
-_MOST_README = 1 << 22  # characters of a README.md that may hold its head
 SAVED = "dataset_dict.json"
 """The file that identifies a folder which ``DatasetDict.save_to_disk`` wrote."""
 
@@ -73,10 +72,7 @@ def read_configs(readme: Path) -> list[HubConfig]:
     Source: the hub's documentation of repository structure (``configs`` with ``config_name`` and ``data_files``, a
     pattern, a list of them, or a list of ``{split, path}``).
     """
-    text = ""
-    if readme.is_file():
-        with readme.open(encoding="utf-8-sig", errors="replace") as file:
-            text = file.read(_MOST_README)
+    text = readme.read_text(encoding="utf-8-sig", errors="replace") if readme.is_file() else ""
     head = re.match(r"---[ \t]*\n(.*?)\n---[ \t]*(\n|$)", text, flags=re.DOTALL)
     try:
         tree = parse_yaml(head[1]) if head else None

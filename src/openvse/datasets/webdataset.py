@@ -12,7 +12,7 @@ from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.splits import equal_content
 from openvse.datasets.layout import named_splits
 from openvse.datasets.rows import captions_in, check_size, read_record
-from openvse.errors import DataError, OpenVSEError, TextError, decoded_text, message_of
+from openvse.errors import DataError, TextError, decoded_text, message_of
 from openvse.files import parse_json
 from openvse.media.listing import LeftOut, Problem, kind_left_out, walk_files
 from openvse.media.names import escaped, is_image, is_video_name
@@ -104,11 +104,9 @@ def _read_shard(path: Path, passed: _PassedOver, problems: list[str]) -> Iterabl
     try:
         with tarfile.open(path, "r:") as archive:
             _read_members(path, archive, copies, passed)
-    except OpenVSEError:
-        raise
     except OSError as error:
         raise DataError(f"{path}: it cannot be read ({error.strerror}): check the path") from error
-    except Exception as error:  # besides its own, tarfile raises what the numbers in a header lead to
+    except (tarfile.TarError, ArithmeticError, LookupError, MemoryError, ValueError) as error:  # of odd headers
         ends = message_of(error)
         if not copies:
             raise DataError(

@@ -30,8 +30,6 @@ from openvse.features.store import (
 )
 from openvse.files import locked, replacing, writing
 
-_LONGEST_ID = 4096
-
 
 class FeatureStoreWriter:
     """Creates a feature store, or continues one. A context manager that commits when it ends.
@@ -154,7 +152,7 @@ class FeatureStoreWriter:
         dim, dtype = self._manifest.dim, self._manifest.dtype
         if item in self:
             raise BadFeaturesError(f"feature store {self.path} already holds {item!r}: give each item its own id")
-        if not item or "\n" in item or len(item) > _LONGEST_ID:
+        if not item or "\n" in item or len(item) > 4096:
             raise BadFeaturesError(f"{item[:80]!r} cannot be an id of a feature store: give one short line of text")
         if local.shape[0] == 0 or local.shape[1] != dim:
             raise BadFeaturesError(f"features of {item!r} have shape {list(local.shape)}, not [N, {dim}] with N >= 1")

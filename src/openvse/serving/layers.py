@@ -95,7 +95,7 @@ class Replies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status, is_head = time.perf_counter(), 500, scope["method"] == "HEAD"
+        began, status, is_head = time.perf_counter(), _LEFT, scope["method"] == "HEAD"
         inner = {**scope, "path": "/" + "/".join(filter(None, scope["path"].split("/")))}
         if is_head:
             inner |= {"method": "GET", "is_head": True}
@@ -114,9 +114,6 @@ class Replies:
 
         try:
             await self._app(inner, receive, with_headers)
-        except asyncio.CancelledError:
-            status = _LEFT
-            raise
         finally:
             route = getattr(inner.get("route"), "path", "none")
             method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.errors import EngineError, MissingItemError
+from openvse.errors import EngineError, MissingItemError, OpenVSEError
 from openvse.files import parse_json
 from openvse.indexing.conditions import Condition
 from openvse.indexing.database import FOLLOW_LINKS, Root, taken_at
@@ -250,6 +251,17 @@ class Note:
         near = {folder.resolve().parts[:2] for folder in folders}
         roots = [Path(root.path).resolve() for root in self.roots]
         return [each for each in roots if len(each.parts) < 2 or (near and each.parts[:2] not in near)]
+
+
+@contextmanager
+def told_as(tell: Callable[[str], str]) -> Iterator[None]:
+    """Raise whatever a server, its client or an odd answer leads to as an EngineError that ``tell`` words."""
+    try:
+        yield
+    except OpenVSEError:
+        raise
+    except Exception as error:  # they have no common class
+        raise EngineError(tell(" ".join(str(error).split()))) from None
 
 
 def check_payloads(note: Mapping[str, Any] | None, place: object) -> None:
