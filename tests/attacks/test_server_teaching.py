@@ -43,7 +43,7 @@ REFUSED = [
 def test_a_server_that_was_not_asked_to_learn_writes_nothing(own_place: Place, model: TwoTower) -> None:
     before = {path: path.read_bytes() for path in own_place.photos.rglob("*") if path.is_file()}
     with client_of(Service(own_place.index, model, Settings())) as client:
-        for target in (SAVE, "/api/teach/undo", "/api/judgements"):
+        for target in (SAVE, "/api/teach/undo", "/api/teach/train", "/api/judgements"):
             assert send(client, "POST", target, JSON, BODY).status in (404, 405)
         assert send(client, "GET", "/api/teach").status == 404
         assert b"What does it show?" not in send(client, "GET", "/teach").body
@@ -56,7 +56,7 @@ def test_no_stranger_and_no_odd_caption_is_written(own_place: Place, model: TwoT
     source = Source(own_place.index, teacher=Teacher(own_place.index, model))
     with client_of(Service(source, model, Settings(token=TOKEN))) as client:
         for headers in STRANGERS:
-            for target in (SAVE, "/api/teach/undo"):
+            for target in (SAVE, "/api/teach/undo", "/api/teach/train"):
                 assert send(client, "POST", target, {**JSON, **headers}, BODY).status in (401, 403)
         for body in REFUSED:
             assert send(client, "POST", SAVE, {**JSON, **KNOWN}, body).status in (413, 422), body[:80]
