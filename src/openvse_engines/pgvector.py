@@ -194,8 +194,8 @@ class PgvectorStore(CatalogueStore):
 def _errors_of(url: str) -> AbstractContextManager[None]:
     return told_as(
         lambda said: (
-            f"the database {public_url(url)} cannot be used ({without_secrets(said, url):.400}): check that it runs, has "
-            f"the extension pgvector, and knows the user and the password, or search with --engine exact"
+            f"the database {public_url(url)} cannot be used ({without_secrets(said, url):.400}): check that it runs, "
+            f"has the extension pgvector, and knows the user and the password, or search with --engine exact"
         )
     )
 

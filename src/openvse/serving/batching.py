@@ -50,13 +50,8 @@ class FairPlaces:
 
 async def going_on(place: asyncio.Lock | asyncio.Semaphore, working: asyncio.Future[AnswerT]) -> AnswerT:
     """Return the result of work that holds a place until it ends, and goes on if nobody waits for it any more."""
-
-    def end(worked: asyncio.Future[AnswerT]) -> None:
-        place.release()
-        if not worked.cancelled():
-            worked.exception()  # otherwise asyncio logs that nobody looked at it
-
-    working.add_done_callback(end)
+    working.add_done_callback(lambda _: place.release())
+    working.add_done_callback(lambda done: done.cancelled() or done.exception())  # asyncio logs what nobody looked at
     return await asyncio.shield(working)
 
 

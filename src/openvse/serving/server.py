@@ -270,7 +270,7 @@ def allow_many_files(count: int) -> None:
 def create_app(service: Service) -> ASGIApp:
     """Return the application of a service, inside its layers."""
     app = interface_of(service)
-    bounded = Bounds(Zipped(app), service.limits, service.metrics)
+    bounded = Bounds(Zipped(app, minimum_size=1000, compresslevel=5), service.limits, service.metrics)
     return Replies(Guard(bounded, service.settings, service.metrics, app.state.sessions), service.metrics)
 
 
@@ -324,16 +324,13 @@ def interface_of(service: Service) -> FastAPI:
     return app
 
 
-class Zipped:
+class Zipped(GZipMiddleware):
     """Compresses replies, but not images and clips: they are compressed already, and ranges count their bytes."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._plain, self._zipped = app, GZipMiddleware(app, minimum_size=1000, compresslevel=5)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         is_image = scope["type"] == "http" and scope["path"].endswith(("/thumbnail", "/file"))
-        await (self._plain if is_image else self._zipped)(scope, receive, send)
+        await (self.app if is_image else super().__call__)(scope, receive, send)
 
 
 def refusal(service: Service, error: Exception) -> tuple[int, str]:
