@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from openvse.errors import DataError
 from openvse.model.two_tower import TwoTower
+from openvse.search.judgements import Judgements
 from openvse.serving.served import Source
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
@@ -67,3 +70,17 @@ def test_no_stranger_and_no_odd_caption_is_written(own_place: Place, model: TwoT
         assert send(client, "POST", SAVE, {**JSON, **KNOWN}, odd).status == 200
     added = file.read_bytes().removeprefix(before)
     assert added.count(b"\n") == 1 and json.loads(added)["file_name"] != "../../secret.jpg"
+
+
+def test_judgements_lead_nowhere_else(tmp_path: Path) -> None:
+    """A stranger's index whose file of judgements is a link, a pipe or a folder is read nowhere else, nor written."""
+    file, secret = tmp_path / "judgements.jsonl", tmp_path / "secret"
+    secret.write_text("kept\n")
+    for make in (lambda: file.symlink_to(secret), lambda: os.mkfifo(file), file.mkdir):
+        make()
+        with pytest.raises(DataError, match="remove it"):
+            Judgements(file).every()
+        with pytest.raises(DataError, match="remove it"):
+            Judgements(file).add("a dog", "a.jpg", True)
+        file.rmdir() if file.is_dir() and not file.is_symlink() else file.unlink()
+    assert secret.read_text() == "kept\n"

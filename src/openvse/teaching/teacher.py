@@ -139,6 +139,7 @@ class Teacher:
         self._number, self._is_ended, self._told = 0, False, ""
         self._mapped, self.saved = self._model, self._model
         self._trained: Any = None  # a model that was trained here, by which items are found
+        self._trained_from = 0  # captioned images of the last training
         self.training = TrainingBeside(place / FOLDER / "trained", self._use)
         self._solved: tuple[int, Ridge] | None = None  # from how many images ridge and share were chosen
         none = np.empty(0, np.int64)
@@ -359,6 +360,7 @@ class Teacher:
         """
         if len(self.captions) < ENOUGH_TO_TRAIN:
             raise DataError(f"{len(self.captions):,} captioned images are too few to train: caption {ENOUGH_TO_TRAIN}")
+        self._trained_from = len(self.captions)
         self.training.begin(Path(self._root.path) if self._file.path.name == METADATA else self._file.path)
 
     def _use(self, trained: Any) -> None:
@@ -431,7 +433,8 @@ class Teacher:
 
     def progress(self) -> dict[str, Any]:
         """Return how much was taught, from how many captioned images on it is learned, and what a training says."""
-        can_train = self._described is not None and len(self.captions) >= ENOUGH_TO_TRAIN
+        enough = max(ENOUGH_TO_TRAIN, self._trained_from + 1)
+        can_train = self._described is not None and len(self.captions) >= enough
         return {
             "items": len(self._rows),
             "captioned": len(self.captions),
