@@ -302,7 +302,7 @@ class Service:
         return self._source.teacher
 
     async def teach(self, change: Callable[[Teaches], ResultT]) -> ResultT:
-        """Let the teacher change something, one after the other, whoever has left, and search by what it has learned."""
+        """Let the teacher change something, one after the other, whoever leaves, and search by what it has learned."""
         if (teacher := self.teacher) is None:
             raise ModelError("this server does not learn: start it with --teach")
 
