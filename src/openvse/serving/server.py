@@ -94,7 +94,7 @@ class Connection(H11Protocol):
         super().__init__(config, server_state, app_state, _loop)
         self._limits, self._since = limits, self.loop.time()
         self._late: asyncio.TimerHandle | None = None
-        self._answers, self.app = self.app, self._answer  # type: ignore[assignment] # called, as an application is
+        self._answers, self.app = self.app, self._answer
         self._answering = CancelScope()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -313,7 +313,8 @@ class Service:
             return result
 
         with self._slow_places.held(), CancelScope(shield=True):
-            return await asyncio.get_running_loop().run_in_executor(self._teaching, work)
+            result = await asyncio.get_running_loop().run_in_executor(self._teaching, work)
+        return result  # noqa: RET504 - for mypy, as a scope may swallow errors
 
     def taught(self, teacher: Teaches, passed_keys: Collection[int] = ()) -> dict[str, Any]:
         """Return how much was taught, and the items to teach next, each with the words that fit it best."""
