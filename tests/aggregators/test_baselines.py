@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slow_loops import assert_equals_loop, ragged, ranked, softmax
+from slow_loops import assert_equals_loop, gru_step, ragged, ranked, softmax
 from torch import Tensor
 
 from openvse.aggregators import (
@@ -114,10 +114,7 @@ def slow_seq2seq(pool: Seq2Seq, local: Tensor) -> Tensor:
     w = dict(pool.gru.named_parameters())
     h = torch.zeros(pool.gru.hidden_size, dtype=torch.float64)
     for x in local:
-        ri, zi, ni = (w["weight_ih_l0"] @ x + w["bias_ih_l0"]).chunk(3)
-        rh, zh, nh = (w["weight_hh_l0"] @ h + w["bias_hh_l0"]).chunk(3)
-        reset, update = torch.sigmoid(ri + rh), torch.sigmoid(zi + zh)
-        h = (1 - update) * torch.tanh(ni + reset * nh) + update * h
+        h = gru_step(w, "", x, h)
     return h
 
 
