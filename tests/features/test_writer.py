@@ -265,9 +265,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
 
 def test_two_writers_at_once(tmp_path: Path) -> None:
     with open_writer(tmp_path) as writer:
-        with pytest.raises(StoreError, match=f"{os.getpid()}") as error:
-            open_writer(tmp_path)
-        assert "\n" not in str(error.value)
+        assert names(refusal(StoreError, open_writer, tmp_path), os.getpid())
         writer.add("a", torch.ones(1, DIM))
     with open_writer(tmp_path) as writer:
         assert "a" in writer
