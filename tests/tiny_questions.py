@@ -11,7 +11,7 @@ import torch
 
 from openvse.features.writer import FeatureStoreWriter
 from openvse.tasks.recipes import parse_recipe
-from openvse_papers.vqa.kind import VQARecipe
+from openvse_papers.vqa.recipe import VQARecipe
 
 THINGS = ("dog", "cat", "cup", "ball")
 COLOURS = ("red", "green", "blue", "white", "black")

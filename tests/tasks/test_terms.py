@@ -10,13 +10,13 @@ from openvse.assembly.parts import KINDS
 from openvse.encoders import TEXT_ENCODERS
 from openvse.objectives import TERMS
 from openvse.retrieval.build import build_model, build_objective
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.similarities import SIMILARITIES
 from openvse.specs.load import list_recipes
 from openvse.tasks.recipes import load_recipe
 from openvse.tasks.terms import PaperTerm, paper_terms
 from openvse.train_cli.listing import terms_as_text
-from openvse_papers.vqa.kind import VQARecipe
+from openvse_papers.vqa.recipe import VQARecipe
 from tests.failures import Failures
 from tests.leaf_commands import whole_program
 

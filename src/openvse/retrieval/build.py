@@ -15,7 +15,7 @@ from openvse.model.tower import Tower
 from openvse.model.two_tower import TwoTower
 from openvse.objectives import TERMS, Term
 from openvse.objectives.base import Objective
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.similarities import SIMILARITIES, Similarity
 from openvse.specs.load import apply_override, validated
 from openvse.specs.model import Part, TwoTowerSpec

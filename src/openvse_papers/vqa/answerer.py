@@ -47,7 +47,7 @@ from openvse.model.tower import Tower, evaluating
 from openvse.tokenization.vocabulary import UnknownWord, unknown_line
 from openvse.types import FeatureSource, Inputs, OnProgress, QuestionBatch
 from openvse_papers.vqa.answers import AnswerVocabulary, QuestionSet
-from openvse_papers.vqa.kind import AnswererSpec, HeadSpec
+from openvse_papers.vqa.recipe import AnswererSpec, HeadSpec
 
 _logger = logging.getLogger("openvse.vqa.answerer")  # its warnings are openvse's
 

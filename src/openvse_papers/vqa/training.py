@@ -39,7 +39,7 @@ from openvse_papers.datasets.published import open_questions
 from openvse_papers.vqa.answerer import Answerer, QuestionDataset, build_answerer, predict_batches, question_dataset
 from openvse_papers.vqa.answers import AnswerVocabulary, QuestionSet
 from openvse_papers.vqa.evaluate import score_intervals, score_replicates
-from openvse_papers.vqa.kind import VQARecipe
+from openvse_papers.vqa.recipe import VQARecipe
 
 
 class AnsweringTask(Task[QuestionBatch]):

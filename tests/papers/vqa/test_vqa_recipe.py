@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from openvse.errors import RecipeError
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.training.kind import published_for
-from openvse_papers.vqa.kind import VQARecipe
+from openvse_papers.vqa.recipe import VQARecipe
 from tests.failures import Failures
 from tests.tiny import tiny_tree
 from tests.tiny_questions import answering_tree, question_only
