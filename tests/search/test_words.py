@@ -4,6 +4,7 @@
 import json
 import math
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import Mock
@@ -77,7 +78,7 @@ FINDING = {  # the first item of each query; the syntax of FTS5 is words as any
     "IMG_2041.png": (
         "IMG_2041|2041|img 2041|img2041|IMG-2041.PNG|grandma|GRANDMA cafe\u0301|cafe|STRASSE|lodz|the|東京"
     ),
-    "trip/DSC0007.png": "boat OR|NOT boat|boat*|^boat|(boat|- + boat",
+    "trip/DSC0007.png": "boat OR|NOT boat|boat*|boa*|^boat|(boat|- + boat",
     "": 'unheard|京東|cafe_at|png_grandma|204|metadata|?! \U0001f600|q\0b \ud800|"|AND|text:boat|NEAR(boat, 9)',
 }
 
@@ -261,7 +262,10 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
         def describe(database: Database) -> None:
             keys = dict(database.read("SELECT id, key FROM items"))
             said = [
-                (["Grandma"] if number < 15 else []) + ["wedding"] * (number < 12) + ["Zoe"] * (number == 40)
+                ["Grandma"] * (number < 15)
+                + ["wedding"] * (number < 12)
+                + ["Zoe"] * (number == 40)
+                + ["lake"] * (12 < number < 17)
                 for number in range(60)
             ]
             database.describe(
@@ -308,3 +312,54 @@ def test_words_follow_the_items(model: Painter, own: Path) -> None:
     (folder.parent / "away.png").rename(folder / "lighthouse.png")
     build_index(model, folder, own, overwrite=True)
     assert words(own, "lighthouse") == ["lighthouse.png"]
+
+
+FORMS = {  # the order of the items of each query: those with the word itself first
+    "dog": ["a.png", "b.png"],
+    "dogs": ["b.png", "a.png"],
+    '"dog" grandpas': ["a.png"],
+    "Running dogs": ["c.png", "b.png", "a.png"],
+    "ski*": ["b.png"],
+    "child": ["c.png"],
+    "woman": ["b.png"],
+    "cities": ["a.png"],
+    "sun*": ["d.png"],
+    "sunfl": [],
+    "new": [],
+}
+
+
+def test_other_forms_of_a_word_find_an_item_behind_the_word_itself(tmp_path: Path) -> None:
+    pytest.importorskip("snowballstemmer")
+    said = {
+        "a": "the dog in the city",
+        "b": "two dogs and women on skis",
+        "c": "children are running",
+        "d": "sunflowers and news",
+    }
+    lines = [json.dumps({"file_name": f"{name}.png", "caption": text}) for name, text in said.items()]
+    for name in said:
+        paint(tmp_path / "photos" / f"{name}.png", "green")
+    (tmp_path / "photos" / "metadata.jsonl").write_text("\n".join(lines))
+    build_index(Painter(), tmp_path / "photos", out := tmp_path / "index")
+    failures = Failures()
+    for query, found in FORMS.items():
+        with failures.of(query):
+            assert words(out, query) == found
+    assert not failures, failures
+    with SearchEngine(Painter(), Index.open(out)) as engine:
+        assert engine.answer("dogs", Page(2, only="words"))[0].hits[1].matched == ("dogs",)
+    lines[0] = lines[0].replace("the dog in the city", "der Hund und das Haus im Wald")
+    (tmp_path / "photos" / "metadata.jsonl").write_text("\n".join([lines[0], lines[2].replace("are", "die Hunde")]))
+    build_index(Painter(), tmp_path / "photos", out)
+    assert words(out, "Häuser") == ["a.png"] and words(out, "Hund") == ["a.png", "c.png"]
+
+
+def test_without_the_stemmer_the_exact_word_counts(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "snowballstemmer", None)
+    assert [words(own, word) for word in ("boat", "boats", "boa*")] == [["trip/DSC0007.png"], [], ["trip/DSC0007.png"]]
+
+
+def test_a_common_word_orders_items_that_are_equal_otherwise(family: Path) -> None:
+    assert words(family, "lake") == ["p16.png", "p13.png", "p14.png", "p15.png"]  # the first one is red
+    assert words(family, "lake grandma") == ["p13.png", "p14.png", "p16.png", "p15.png"]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -21,13 +22,25 @@ from jaxtyping import Int
 from openvse.errors import IndexFormatError
 from openvse.files import parse_json
 from openvse.indexing.manifest import Item, damaged
-from openvse.indexing.words import FILL, LAST, MOST_WORDS, SCHEMA, folded, line_of, words_in, words_of
+from openvse.indexing.words import (
+    FILL,
+    LAST,
+    MOST_WORDS,
+    PLURALS,
+    SCHEMA,
+    beginning_of,
+    folded,
+    line_of,
+    words_in,
+    words_of,
+)
 from openvse.media.matching import composed
 from openvse.media.segments import file_of
 
 _WAIT_S = 60.0  # for a transaction of another process, which takes milliseconds
 # Items with the parts of a joined word, which are read to see whether these are beside each other.
 _CHECKED = 10_000
+_FORMS, _SEEN = 100, 1000  # words with a beginning that stand for it, and those whose stems are taken
 _EARTH_M = 6_371_009.0  # mean radius (IUGG)
 CLOCK = r"(?P<clock>\d\d?(?::\d\d(?::\d\d(?:[.,]\d+)?)?)?)\s*(?P<offset>[Zz]|[+-]\d\d(?::?\d\d)?)?"
 """The time of a day in a date, by itself or with an offset, as in ISO 8601."""
@@ -271,10 +284,20 @@ class Database:
         """Return whether the index has a table."""
         return bool(self.read("SELECT 1 FROM main.sqlite_master WHERE name = ?", (table,)))
 
-    def rarest_first(self, words: Mapping[str, Sequence[str]], table: WordTable = "words") -> list[tuple[str, int]]:
-        """Return those words that items may have, each with the largest number of items that can have its parts."""
-        known = self.known({part for each in words.values() for part in each[:MOST_WORDS]}, table)
-        counts = {word: min(known.get(part, 0) for part in each[:MOST_WORDS]) for word, each in words.items()}
+    def rarest_first(
+        self, words: Mapping[str, Sequence[str]], table: WordTable = "words", others: Mapping[str, Sequence[str]] = {}
+    ) -> list[tuple[str, int]]:
+        """Return those words that items may have, each with the largest number of items that can have its parts.
+
+        Items with ``others``, which stand for a word, count, too.
+        """
+        parts = chain(*(each[:MOST_WORDS] for each in words.values()), *others.values())
+        known = self.known(parts, table)
+        counts = {
+            word: min(known.get(part, 0) for part in each[:MOST_WORDS])
+            + sum(known[each] for each in others.get(word, ()))
+            for word, each in words.items()
+        }
         return sorted(((word, count) for word, count in counts.items() if count), key=itemgetter(1))
 
     def known(self, parts: Iterable[str], table: WordTable = "words") -> dict[str, int]:
@@ -282,19 +305,31 @@ class Database:
         sql = f"SELECT term, doc FROM {table}_count WHERE term IN (SELECT value FROM json_each(?))"
         return dict(self.read(sql, (json.dumps(sorted(set(parts))),)))
 
+    def of_stem(self, part: str, stem: Callable[[str], str], table: WordTable = "words") -> list[str]:
+        """Return the words of a table with the same stem."""
+        own = stem(part)
+        some = [*self.beginning(beginning_of(own), table, _SEEN), *self.known(PLURALS, table)]
+        return sorted({form for form in some if stem(form) == own})
+
+    def beginning(self, start: str, table: WordTable = "words", most: int = _FORMS) -> list[str]:
+        """Return the first ``most`` words of a table that begin so."""
+        sql = f"SELECT term FROM {table}_count WHERE term >= ? AND term < ? LIMIT ?"
+        return [str(term) for (term,) in self.read(sql, (start, f"{start}\U0010ffff", most))]
+
     def having(self, parts: Sequence[str], most: int, table: WordTable = "words") -> Int[np.ndarray, "_"]:
         """Return the keys of the first ``most`` items (-1 for all) with the parts of a word beside each other."""
-        wanted = " ".join(f'"{part}"' for part in parts[:MOST_WORDS])
-        having = f"SELECT rowid AS key FROM {table} WHERE {table} MATCH ? LIMIT ?"
         if len(parts) == 1:
-            values: tuple[object, ...] = wanted, most
-            sql = f"SELECT group_concat(key) FROM ({having})"
-        else:
-            source, of_item = _WORDS_OF[table]
-            sql = f"SELECT group_concat(key) FROM {source} WHERE key IN ({having}) AND instr({of_item}, ?)"
-            values = (wanted, _CHECKED, line_of(parts))
-        ((keys,),) = self.read(sql, values)  # one text: a row for each item takes four times as long
-        return np.fromstring(str(keys), np.int64, sep=",") if keys else np.empty(0, np.int64)
+            return self.matching(any_of(parts), most, table)
+        source, of_item = _WORDS_OF[table]
+        having = f"SELECT rowid FROM {table} WHERE {table} MATCH ? LIMIT ?"
+        sql = f"SELECT group_concat(key) FROM {source} WHERE key IN ({having}) AND instr({of_item}, ?)"
+        wanted = " AND ".join(any_of([part]) for part in parts[:MOST_WORDS])
+        return _keys(self.read(sql, (wanted, _CHECKED, line_of(parts))))
+
+    def matching(self, wanted: str, most: int, table: WordTable = "words") -> Int[np.ndarray, "_"]:
+        """Return the keys of the first ``most`` items (-1 for all) that fit an expression of FTS5."""
+        having = f"SELECT rowid FROM {table} WHERE {table} MATCH ? LIMIT ?"
+        return _keys(self.read(f"SELECT group_concat(rowid) FROM ({having})", (wanted, most)))
 
     # What follows changes the index, inside a transaction.
 
@@ -493,6 +528,17 @@ def _values_of(metadata: str | None, key: bytes) -> str | None:
         if composed(name) == wanted:
             return json.dumps(value if isinstance(value, list | dict) else [value])
     return None
+
+
+def any_of(words: Iterable[str]) -> str:
+    """Return the expression of FTS5 for items with at least one of some words, each of one part."""
+    return "({})".format(" OR ".join(f'"{word}"' for word in words))
+
+
+def _keys(rows: Sequence[Sequence[Any]]) -> Int[np.ndarray, "_"]:
+    """Return keys that the database has joined to one text: a row for each item takes four times as long."""
+    ((keys,),) = rows
+    return np.fromstring(str(keys), np.int64, sep=",") if keys else np.empty(0, np.int64)
 
 
 def _values(entry: Entry) -> tuple[object, ...]:

@@ -9,9 +9,10 @@ import json
 import logging
 import math
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -20,15 +21,15 @@ from jaxtyping import Bool, Float, Int
 
 from openvse.errors import EngineError, MissingItemError
 from openvse.indexing.conditions import Condition, Read, all_of, allowed_items, condition_warnings
-from openvse.indexing.database import Database, WordTable, add_functions, add_readings, encode_id
+from openvse.indexing.database import Database, WordTable, add_functions, add_readings, any_of, encode_id
 from openvse.indexing.index import Index
-from openvse.indexing.words import misread_as, query_words
+from openvse.indexing.words import FUNCTION_WORDS, misread_as, query_words, stemmer, stretched
 from openvse.media.segments import file_of
 from openvse.media.text_reading import as_read, lines_in
 from openvse.search.bank import read_penalties
 from openvse.search.exact import EmbeddedQueries, ExactSearch, ItemComparison
 from openvse.search.proposing import Searcher, StoreSearch
-from openvse.search.rank_fusion import MOST, WordHits
+from openvse.search.rank_fusion import MOST, Positions, WordHits
 from openvse.search.text_hits import LOOKED_AT, Forms, ReadText, Words, beside_each_other, joined_words
 from openvse.stores import EngineAddress, ItemFacts, open_vector_store, store_kind
 from openvse.stores.base import CatalogueStore, Note, check_payloads, read_metadata
@@ -153,6 +154,7 @@ class IndexCatalogue(Catalogue):
         self.hub_range = 0.0 if self._penalties is None or not len(index) else float(np.ptp(self._penalties))
         with index.database() as database:
             self._reads_text = database.has("readings")
+        self._stem: Callable[[str], str] | None = None
         self._looked_up: tuple[tuple[Condition, ...], Bool[np.ndarray, "count"] | None] = (), None
 
     def __len__(self) -> int:
@@ -187,38 +189,71 @@ class IndexCatalogue(Catalogue):
         """Return the items that have words of a sentence, looked up from the rarest on.
 
         A word that more than ``COMMON`` of the searched items have is left out if a rarer one finds something, and so
-        is one that would take too long then.
+        is one that would take too long then. It only orders items that are equal otherwise.
         """
         words, searched = query_words(text), self.count(where)
         with self.index.database() as database:
-            named, counts = self._having(database, words, where)
-            hits = WordHits.of(named, searched, len(self))
+            others = self._others(database, text, words)
+            named, counts, inexact = self._having(database, words, where, others=others)
+            hits = WordHits.of(named, searched, len(self), inexact=inexact)
             if len(words) == 1 and not where:
                 whole = sum(counts.values())
             else:  # a common word that was not looked up is spread evenly
                 common = (min(1.0, counts.get(each, 0) / max(1, searched)) for each in words if each not in named)
                 whole = round(int((hits.bits == (1 << len(named)) - 1).sum()) * math.prod(common))
             hits = replace(hits, whole=whole)
-            if not self._reads_text:
-                return hits
-            read, forms = self._read(database, words, where, nothing_else=not hits)
-            return replace(joined_words(hits, read) if read else hits, forms=forms, whole=whole)
+            if self._reads_text:
+                read, forms = self._read(database, text, where, nothing_else=not hits)
+                hits = replace(joined_words(hits, read) if read else hits, forms=forms, whole=whole)
+            left_out = counts.keys() - named.keys() if hits else ()
+            return replace(hits, common=self._common(database, hits.positions, named, left_out, words, others))
+
+    def _common(
+        self,
+        database: Database,
+        positions: Positions,
+        named: Iterable[str],
+        left_out: Iterable[str],
+        words: Words,
+        others: Mapping[str, Sequence[str]],
+    ) -> Int[np.ndarray, "n"]:
+        """Return how many common words each item has, which were left out beside others."""
+        found, common = _any_form(named, words, others), np.zeros(len(positions), np.int64)
+        for word in left_out:
+            having = np.zeros(len(self), bool)
+            both = f"{found} AND {_any_form([word], words, others)}"
+            having[self.index.of_keys(database.matching(both, -1))] = True
+            common += having[positions]
+        return common
+
+    def _others(self, database: Database, text: str, words: Words, table: WordTable = "words") -> dict[str, list[str]]:
+        """Return the other words of a table that stand for words of a query: with its beginning, or of its stem."""
+        if self._stem is None:
+            self._stem = stemmer(database.known(FUNCTION_WORDS))
+        others = {}
+        for word, is_beginning in stretched(text, words).items():
+            (part,) = words[word]
+            some = database.beginning(part, table) if is_beginning else database.of_stem(part, self._stem, table)
+            if forms := [each for each in some if each != part]:
+                others[word] = forms
+        return others
 
     def _read(
-        self, database: Database, words: Words, where: Sequence[Condition], *, nothing_else: bool
+        self, database: Database, text: str, where: Sequence[Condition], *, nothing_else: bool
     ) -> tuple[WordHits, Forms]:
         """Return the items in which words were read, and the parts of words that represent each word.
 
         If nothing has a word of a short query exactly, possible misreadings of its words are looked up.
         """
-        forms: dict[str, list[list[str]]] = {word: [parts] for word, parts in words.items()}
-        searched = self.count(where)
-        found, counts = self._having(database, words, where, "texts")
+        words, searched = query_words(text), self.count(where)
+        others = self._others(database, text, words, "texts")
+        forms = {word: [parts, *([each] for each in others.get(word, ()))] for word, parts in words.items()}
+        found, counts, _ = self._having(database, words, where, "texts", others)
 
         def look_up(others: Mapping[str, list[list[str]]]) -> None:
             for word, parts in others.items():
                 forms[word] += parts
-                some, _ = self._having(database, {" ".join(each): each for each in parts}, where, "texts")
+                some, *_ = self._having(database, {" ".join(each): each for each in parts}, where, "texts")
                 held = [*some.values(), *([found[word]] if word in found else ())]
                 found.update({word: np.unique(np.concatenate(held))} if some else {})
 
@@ -249,21 +284,34 @@ class IndexCatalogue(Catalogue):
         return [known.get(key, missing) for key in keys]
 
     def _having(
-        self, database: Database, words: Words, where: Sequence[Condition], table: WordTable = "words"
-    ) -> tuple[dict[str, Int[np.ndarray, "_"]], dict[str, int]]:
-        """Return the positions of the items that have each word in a table, and counts of items."""
+        self,
+        database: Database,
+        words: Words,
+        where: Sequence[Condition],
+        table: WordTable = "words",
+        others: Mapping[str, Sequence[str]] = {},
+    ) -> tuple[dict[str, Positions], dict[str, int], dict[str, Positions]]:
+        """Return the positions of the items that have each word in a table, or another that stands for it, and counts.
+
+        Last are the positions of those with nothing but other words for it.
+        """
         allowed, searched = self.allowed(where), self.count(where)
         room = max(_ROWS, len(self) // 3)
         outside, most = len(self) - searched, max(FEW, int(COMMON * searched))
-        positions_of: dict[str, Int[np.ndarray, "_"]] = {}
+        positions_of, inexact = dict[str, Positions](), dict[str, Positions]()
         limit, is_rare = (room if allowed is None else -1), False
         if allowed is None and len(words) == 1:
             limit = MOST
-        counts = database.rarest_first(words, table)
-        for word, count in counts:
+        counts = dict(database.rarest_first(words, table, others))
+        for word, count in [*counts.items()]:
             if positions_of and (count > room or (is_rare and count - outside > most)):
                 break
             positions = self.index.of_keys(database.having(words[word], limit, table))
+            if word in others:
+                instead = f"{any_of(others[word])} NOT {any_of(words[word])}"
+                inexact[word] = self.index.of_keys(database.matching(instead, limit, table))
+                positions = np.concatenate([positions, inexact[word]])
+                counts[word] = len(positions) if count < limit else count
             room -= count
             if allowed is not None:
                 positions = positions[allowed[positions]]
@@ -274,7 +322,7 @@ class IndexCatalogue(Catalogue):
             for word in words
             if word in positions_of and (len(positions_of[word]) <= most or not is_rare)
         }
-        return chosen, dict(counts)
+        return chosen, counts, {word: each for word, each in inexact.items() if word in chosen}
 
     def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
         return self.index.gather(positions).astype(np.float32, copy=False)
@@ -320,6 +368,11 @@ class IndexCatalogue(Catalogue):
 
     def close(self) -> None:
         self.searcher.close()
+
+
+def _any_form(some: Iterable[str], words: Words, others: Mapping[str, Sequence[str]]) -> str:
+    """Return the expression of FTS5 for items with any part of some words, or with others that stand for them."""
+    return any_of(chain.from_iterable([*words[word], *others.get(word, ())] for word in some))
 
 
 def open_searcher(index: Index, exact: ExactSearch, *, engine: str | None = None, model: object = None) -> Searcher:

@@ -21,11 +21,20 @@ WEIGHT = 1.0
 POWER = 3
 """The exponent by which the weight falls with the share of the sentence that an item has."""
 
+OTHER_FORM = 0.95
+"""The weight of another form of a word (dogs for dog), so that items with the word itself come first."""
+
 DEPTH = 100
 """The number of first items by visual similarity that raise items with words, so that any page has the same order."""
 
 MOST = 4096
 """The largest number of items that are found by their words."""
+
+
+_TIE = 1e-12  # weight of common words, which only order equal sums
+
+Positions: TypeAlias = Int[np.ndarray, "_"]
+"""The positions of items that have something."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class WordHits:
     A share is the part of the sentence that an item has, where a word weighs the more the fewer items have it (inverse
     document frequency). The lowest of its bits is for the first word. Weights are the words' additions to a share.
     Forms are the parts of words that represent each word, if texts were searched. ``whole`` is the number of items that
-    have all words.
+    have all words. ``common`` is the number of common words that were left out and that an item has.
     """
 
     positions: Int[np.ndarray, "n"] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -45,12 +54,21 @@ class WordHits:
     weights: tuple[float, ...] = ()
     forms: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     whole: int = 0
+    common: Int[np.ndarray, "_"] = field(default_factory=lambda: np.zeros(1, np.int64))
 
     @classmethod
-    def of(cls, items: Mapping[str, Int[np.ndarray, "_"]], searched: int, size: int, missing: float = 0.0) -> WordHits:
+    def of(
+        cls,
+        items: Mapping[str, Positions],
+        searched: int,
+        size: int,
+        missing: float = 0.0,
+        inexact: Mapping[str, Positions] = {},
+    ) -> WordHits:
         """Return the items, given the positions of the items that have each word, of at most 64 words.
 
-        The rest of the sentence has the weight ``missing``.
+        ``inexact`` are those with nothing but another form of a word. The rest of the sentence has the weight
+        ``missing``.
         """
         bits = np.zeros(size, np.min_scalar_type((1 << len(items)) - 1))
         rarity = [math.log1p(searched / len(positions)) for positions in items.values()]
@@ -61,6 +79,8 @@ class WordHits:
         held, shares = bits[hits].astype(np.uint64), np.zeros(len(hits))
         for bit, value in enumerate(rarity):
             shares += value / whole * (held >> np.uint64(bit) & np.uint64(1))
+        for word, positions in inexact.items():
+            shares[np.isin(hits, positions)] -= (1 - OTHER_FORM) * rarity[[*items].index(word)] / whole
         shares = np.round(shares, 6)
         if len(hits) > MOST:
             lowest = np.partition(shares, len(hits) - MOST)[len(hits) - MOST]
@@ -83,7 +103,7 @@ class WordHits:
     def sums(self) -> Float[np.ndarray, "n"]:
         """Return the words' addition to each item. Items with the same share have the same rank."""
         ranks = np.searchsorted(-self.shares, -self.shares) + 1
-        sums: np.ndarray = WEIGHT * self.shares**POWER / (RRF_K + ranks)
+        sums: np.ndarray = WEIGHT * self.shares**POWER / (RRF_K + ranks) + _TIE * self.common
         return sums
 
     def among(self, rows: Int[np.ndarray, "n"], searched: int) -> Int[np.ndarray, "n"]:
