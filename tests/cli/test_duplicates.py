@@ -46,7 +46,9 @@ def test_a_folder(folder: Path, invoke, result_of, works, refused, tmp_path: Pat
     result = works("duplicates", folder)
     assert names(result.stdout, kept, *others, folder, 1, 2) and "broken.png" in result.stderr
     assert invoke("duplicates", folder, "-0").stdout.split("\0") == [*others, ""]
-    assert result_of("duplicates", folder)["groups"] == [{"keep": kept, "others": others}]
+    assert "keep  " + kept + "  (the older file)" in result.stdout
+    group = {"keep": kept, "why": "the older file", "others": others, "lost": {}}
+    assert result_of("duplicates", folder)["groups"] == [group]
     assert names(refused("duplicates", folder, "--threshold", 0.9), "threshold", "index")
     (tmp_path / "empty").mkdir()
     assert names(refused("duplicates", tmp_path / "empty"), tmp_path / "empty")
@@ -62,8 +64,19 @@ def test_the_largest_is_kept_though_it_is_decoded_smaller(folder: Path) -> None:
 def test_the_one_with_facts_is_kept_before_a_larger_file(folder: Path) -> None:
     (folder / "deeper" / "copy of 1.png.xmp").write_bytes(xmp_packet('xmp:Rating="4"'))
     Image.open(folder / "1.png").save(folder / "1.png", compress_level=0)
-    ((kept, *others),), _ = find_duplicates(folder)
-    assert (kept.name, {each.name for each in others}) == ("copy of 1.png", {"1.png", "small.jpg"})
+    (group,), _ = find_duplicates(folder)
+    assert ([each.name for each in group], group.why) == (["copy of 1.png", "1.png", "small.jpg"], "states rating")
+
+
+@pytest.mark.medium
+def test_what_only_a_worse_copy_states_is_said_and_it_is_not_listed(folder: Path, works, result_of) -> None:
+    small, copy = folder / "small.jpg", folder / "deeper" / "copy of 1.png"
+    Path(f"{small}.xmp").write_bytes(xmp_packet('xmp:Rating="4"'))
+    Path(f"{folder / '1.png'}.xmp").write_bytes(xmp_packet('xmp:Rating="3"'))
+    assert f"{small}  (loses rating)\n" in works("duplicates", folder).stdout
+    assert result_of("duplicates", folder)["groups"][0]["lost"] == {str(small): {"rating": 4}}
+    for way, listed in (("-0",), [copy]), (("-0", "facts-may-go"), [copy, small]):
+        assert works("duplicates", folder, *way).stdout.split("\0")[:-1] == [*map(str, listed)]
 
 
 @pytest.mark.medium

@@ -43,9 +43,13 @@ _NUMBER, _WORD, _SIGN = re.compile(r"\(\d+\)"), re.compile(r"-\D*"), re.compile(
 
 @dataclass
 class FileFacts:
-    """The facts of a file and its sidecars, a line for each unusable one, and the fields in which it differs."""
+    """The facts of a file and its sidecars, a line for each unusable one, and the fields in which it differs.
+
+    ``stated`` are the facts without those that only its path or its coordinates tell.
+    """
 
     header: Header = field(default_factory=dict)
+    stated: Header = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     differing: dict[str, Path] = field(default_factory=dict)
 
@@ -211,7 +215,9 @@ def read_facts(path: Path, sidecars: Sequence[Path] = (), folders: int = 0) -> F
     if "place" not in facts.header:
         by_name = said_of_place(facts.header.get("latitude"), facts.header.get("longitude"))
         facts.header = ranked_facts([*own, *beside, by_name])
-    facts.differing = dict.fromkeys(differing(own, beside), path)
+    inside = [each for each in own if each.source not in (FactSource.NAME, FactSource.FOLDERS)]
+    facts.stated = ranked_facts([*inside, *beside])
+    facts.differing = dict.fromkeys(differing(ranked_facts(inside), facts.stated), path)
     return facts
 
 
