@@ -204,6 +204,11 @@ def test_what_the_user_says_is_kept_with_the_items(model: ColourModel, photos: P
     build_index(model, photos, out)
     assert said(out).keys() == {"red.png", "new.png"}
     (photos / "metadata.jsonl").unlink()
+    (photos / "metadata.csv").write_text('File_name;tags;year\nred.png;"[""dog"", ""snow""]";2020\nnew.png;1\n')
+    (problem,) = build_index(model, photos, out).metadata_problems
+    assert names(problem, photos / "metadata.csv", 1, 3)
+    assert said(out) == {"red.png": {"file_name": "red.png", "tags": ["dog", "snow"], "year": "2020"}}
+    (photos / "metadata.csv").unlink()
     build_index(model, photos, out)
     assert said(out) == {}
 

@@ -1,11 +1,12 @@
 """Comparison of folders with an index of them: new, changed and missing files.
 
 A folder holds images and clips, whole or cut into segments that are items of their own, and perhaps a
-``metadata.jsonl`` with the user's notes on them. A file of sentences may take its place.
+``metadata.jsonl`` or ``metadata.csv`` with the user's notes on them. A file of sentences may take its place.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import heapq
 import json
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from openvse.errors import DataError, JsonError, TextError, decoded_text
-from openvse.files import decoded_cell, parse_json, read_lines, whole_characters
+from openvse.files import csv_rows, decoded_cell, parse_json, read_lines, whole_characters
 from openvse.indexing.conditions import FIELDS
 from openvse.indexing.database import CLOCK, ONLY_HEADER, Database, Root, decode_id, encode_id
 from openvse.indexing.manifest import Held, Item
@@ -372,7 +373,8 @@ def _renamed(name: str, item_id: str) -> str:
 
 _NOTHING = "{}"
 METADATA = FactSource.USER.value
-"""The file at the top of an indexed folder with the user's notes on its files, a JSON object a line."""
+"""The file at the top of an indexed folder with the user's notes on its files, a JSON object a line. Without it, a
+table ``metadata.csv`` has them."""
 
 _DATES = ("taken", "date")
 _LONGEST_LINE, _SHOWN = 1 << 20, 1000  # bytes, and characters of a message
@@ -409,7 +411,7 @@ def new_metadata(
         return None
     if not state:
         return Metadata()
-    file, fault = folder / METADATA, ""
+    file, fault = _metadata_file(folder), ""
     if state == _UNREAD:
         fault = "it is no file that can be read, and says nothing"
     elif not file.resolve().is_relative_to(folder.resolve()):  # it could show any text of this machine
@@ -418,7 +420,7 @@ def new_metadata(
         return Metadata(state, {}, (f"{escaped(file)}: {fault}",))
     joined: dict[str, dict[str, object]] = {}
     bad: list[str] = []
-    for number, entry in _json_lines(file):
+    for number, entry in (_json_lines if file.name == METADATA else _rows)(file):
         if key := _naming(entry):
             _join(joined.setdefault(str(entry[key]), {}), entry)
         else:
@@ -597,9 +599,14 @@ def note_captions(database: Database, root: Root, name: str, captions: Sequence[
         database.describe([(stored_json(said), own or _NOTHING, key)])
 
 
+def _metadata_file(folder: Path) -> Path:
+    file, table = folder / METADATA, folder / "metadata.csv"
+    return table if os.path.lexists(table) and not os.path.lexists(file) else file
+
+
 def _metadata_state(folder: Path) -> str:
-    """Return the time and size of a folder's ``metadata.jsonl``, or "" without one."""
-    file = folder / METADATA
+    """Return the time and size of the user's notes in a folder, or "" without any."""
+    file = _metadata_file(folder)
     if not file.is_file():
         return _UNREAD if os.path.lexists(file) else ""
     status = file.stat()
@@ -626,3 +633,19 @@ def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
                 yield number, entry if isinstance(entry, dict) else {}
     except OSError:
         return
+
+
+def _rows(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
+    """Yield the line and the cells of each row of a table by the names of its columns, or none if it has others."""
+    start = 1
+    try:
+        reader = csv_rows(read_lines(file))
+        columns = [name.strip().lower() for name in next(reader, [])]
+        for start, row in enumerate(filter(any, reader), start=2):
+            cells: dict[str, object] = {}
+            with suppress(JsonError, ValueError):  # of a list that is none, or of another number of columns
+                pairs = zip(columns, row, strict=True)
+                cells = {name: decoded_cell(cell) for name, cell in pairs if name and cell.strip()}
+            yield start, cells
+    except (OSError, csv.Error, TextError):
+        yield start + 1, {}
