@@ -319,12 +319,11 @@ class Database:
     def having(self, parts: Sequence[str], most: int, table: WordTable = "words") -> Int[np.ndarray, "_"]:
         """Return the keys of the first ``most`` items (-1 for all) with the parts of a word beside each other."""
         if len(parts) == 1:
-            return self.matching(any_of(parts), most, table)
+            return self.matching(any_of([parts]), most, table)
         source, of_item = _WORDS_OF[table]
         having = f"SELECT rowid FROM {table} WHERE {table} MATCH ? LIMIT ?"
         sql = f"SELECT group_concat(key) FROM {source} WHERE key IN ({having}) AND instr({of_item}, ?)"
-        wanted = " AND ".join(any_of([part]) for part in parts[:MOST_WORDS])
-        return _keys(self.read(sql, (wanted, _CHECKED, line_of(parts))))
+        return _keys(self.read(sql, (any_of([parts]), _CHECKED, line_of(parts))))
 
     def matching(self, wanted: str, most: int, table: WordTable = "words") -> Int[np.ndarray, "_"]:
         """Return the keys of the first ``most`` items (-1 for all) that fit an expression of FTS5."""
@@ -530,9 +529,9 @@ def _values_of(metadata: str | None, key: bytes) -> str | None:
     return None
 
 
-def any_of(words: Iterable[str]) -> str:
-    """Return the expression of FTS5 for items with at least one of some words, each of one part."""
-    return "({})".format(" OR ".join(f'"{word}"' for word in words))
+def any_of(words: Iterable[Sequence[str]]) -> str:
+    """Return the expression of FTS5 for items with all parts of at least one of some words."""
+    return "({})".format(" OR ".join(" AND ".join(f'"{part}"' for part in word[:MOST_WORDS]) for word in words))
 
 
 def _keys(rows: Sequence[Sequence[Any]]) -> Int[np.ndarray, "_"]:

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from itertools import chain
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -46,6 +46,7 @@ FEW = 10
 
 _MISREAD = 2  # words of a query up to which misread ones are looked up
 _ROWS = 50_000  # items with words of a sentence that are looked up in any index, and a third of a larger one
+_KNOWN = 10_000  # words whose other forms are kept in memory
 _FIELDS_FROM = 2000  # items whose metadata are looked at for the names of fields
 
 
@@ -154,7 +155,7 @@ class IndexCatalogue(Catalogue):
         self.hub_range = 0.0 if self._penalties is None or not len(index) else float(np.ptp(self._penalties))
         with index.database() as database:
             self._reads_text = database.has("readings")
-        self._stem: Callable[[str], str] | None = None
+        self._forms_of = lru_cache(_KNOWN)(self._look_up)
         self._looked_up: tuple[tuple[Condition, ...], Bool[np.ndarray, "count"] | None] = (), None
 
     def __len__(self) -> int:
@@ -193,7 +194,7 @@ class IndexCatalogue(Catalogue):
         """
         words, searched = query_words(text), self.count(where)
         with self.index.database() as database:
-            others = self._others(database, text, words)
+            others = self._others(text, words)
             named, counts, inexact = self._having(database, words, where, others=others)
             hits = WordHits.of(named, searched, len(self), inexact=inexact)
             if len(words) == 1 and not where:
@@ -226,17 +227,20 @@ class IndexCatalogue(Catalogue):
             common += having[positions]
         return common
 
-    def _others(self, database: Database, text: str, words: Words, table: WordTable = "words") -> dict[str, list[str]]:
+    @cached_property
+    def _stem(self) -> Callable[[str], str]:
+        with self.index.database() as database:
+            return stemmer(database.known(FUNCTION_WORDS))
+
+    def _others(self, text: str, words: Words, table: WordTable = "words") -> dict[str, list[str]]:
         """Return the other words of a table that stand for words of a query: with its beginning, or of its stem."""
-        if self._stem is None:
-            self._stem = stemmer(database.known(FUNCTION_WORDS))
-        others = {}
-        for word, is_beginning in stretched(text, words).items():
-            (part,) = words[word]
+        every = {word: self._forms_of(words[word][0], begins, table) for word, begins in stretched(text, words).items()}
+        return {word: others for word, others in every.items() if others}
+
+    def _look_up(self, part: str, is_beginning: bool, table: WordTable) -> list[str]:
+        with self.index.database() as database:
             some = database.beginning(part, table) if is_beginning else database.of_stem(part, self._stem, table)
-            if forms := [each for each in some if each != part]:
-                others[word] = forms
-        return others
+        return [each for each in some if each != part]
 
     def _read(
         self, database: Database, text: str, where: Sequence[Condition], *, nothing_else: bool
@@ -246,7 +250,7 @@ class IndexCatalogue(Catalogue):
         If nothing has a word of a short query exactly, possible misreadings of its words are looked up.
         """
         words, searched = query_words(text), self.count(where)
-        others = self._others(database, text, words, "texts")
+        others = self._others(text, words, "texts")
         forms = {word: [parts, *([each] for each in others.get(word, ()))] for word, parts in words.items()}
         found, counts, _ = self._having(database, words, where, "texts", others)
 
@@ -308,7 +312,7 @@ class IndexCatalogue(Catalogue):
                 break
             positions = self.index.of_keys(database.having(words[word], limit, table))
             if word in others:
-                instead = f"{any_of(others[word])} NOT {any_of(words[word])}"
+                instead = f"{any_of([form] for form in others[word])} NOT {any_of([words[word]])}"
                 inexact[word] = self.index.of_keys(database.matching(instead, limit, table))
                 positions = np.concatenate([positions, inexact[word]])
                 counts[word] = len(positions) if count < limit else count
@@ -371,8 +375,8 @@ class IndexCatalogue(Catalogue):
 
 
 def _any_form(some: Iterable[str], words: Words, others: Mapping[str, Sequence[str]]) -> str:
-    """Return the expression of FTS5 for items with any part of some words, or with others that stand for them."""
-    return any_of(chain.from_iterable([*words[word], *others.get(word, ())] for word in some))
+    """Return the expression of FTS5 for items with some words, or with others that stand for them."""
+    return any_of(form for word in some for form in (words[word], *([each] for each in others.get(word, ()))))
 
 
 def open_searcher(index: Index, exact: ExactSearch, *, engine: str | None = None, model: object = None) -> Searcher:
