@@ -159,23 +159,20 @@ def query_words(text: str) -> dict[str, list[str]]:
     return {word: key.split() for key, word in islice((telling or words).items(), MOST_WORDS)}
 
 
-def stretched(text: str, words: Mapping[str, Sequence[str]]) -> dict[str, bool]:
+def stretched(text: str) -> dict[str, bool]:
     """Return the words of a query that stand for others, too: as their beginning (``sunfl*``), or by their stem.
 
     A word in quotation marks stands for itself.
 
     Examples:
-        >>> stretched('Sunfl* "news" of dogs', query_words('Sunfl* "news" of dogs'))
+        >>> stretched('Sunfl* "news" of dogs')
         {'Sunfl': True, 'dogs': False}
     """
     begin = {_bare(word) for word in _BETWEEN_WORDS.split(text) if word.endswith("*")}
     exact = {word for quoted in _EXACT.findall(text) for word in query_words(quoted)}
-    plain = {word: part for word, (part, *more) in words.items() if not more and word not in exact}
-    return {
-        word: word in begin
-        for word, part in plain.items()
-        if len(part) >= _SHORTEST and part.isalpha() and part not in FUNCTION_WORDS
-    }
+    words = {word: "".join(parts) for word, parts in query_words(text).items() if len(parts) == 1}
+    told = [word for word, part in words.items() if part.isalpha() and part not in FUNCTION_WORDS]
+    return {word: word in begin for word in told if len(words[word]) >= _SHORTEST and word not in exact}
 
 
 def stemmer(counts: Mapping[str, int]) -> Callable[[str], str]:
@@ -191,16 +188,6 @@ def stemmer(counts: Mapping[str, int]) -> Callable[[str], str]:
         return str
     stem: Callable[[str], str] = snowball(language).stemWord
     return (lambda word: stem(PLURALS.get(word, word))) if language == "english" else stem
-
-
-def beginning_of(stem: str) -> str:
-    """Return the letters with which all words of a stem begin, apart from ``PLURALS``: of city and cities (citi) cit.
-
-    Examples:
-        >>> [beginning_of(stem) for stem in ("citi", "fli", "dog", "cheval")]
-        ['cit', 'fl', 'dog', 'cheva']
-    """
-    return stem[:-1] if len(stem) > _SHORTEST or stem.endswith("i") else stem
 
 
 def _bare(word: str) -> str:

@@ -9,10 +9,10 @@ import json
 import logging
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 
 from openvse.errors import EngineError, MissingItemError
 from openvse.indexing.conditions import Condition, Read, all_of, allowed_items, condition_warnings
-from openvse.indexing.database import Database, WordTable, add_functions, add_readings, any_of, encode_id
+from openvse.indexing.database import Database, Forms, WordTable, add_functions, add_readings, any_of, encode_id
 from openvse.indexing.index import Index
 from openvse.indexing.words import FUNCTION_WORDS, misread_as, query_words, stemmer, stretched
 from openvse.media.segments import file_of
@@ -30,7 +30,7 @@ from openvse.search.bank import read_penalties
 from openvse.search.exact import EmbeddedQueries, ExactSearch, ItemComparison
 from openvse.search.proposing import Searcher, StoreSearch
 from openvse.search.rank_fusion import MOST, Positions, WordHits
-from openvse.search.text_hits import LOOKED_AT, Forms, ReadText, Words, beside_each_other, joined_words
+from openvse.search.text_hits import LOOKED_AT, ReadText, beside_each_other, joined_words
 from openvse.stores import EngineAddress, ItemFacts, open_vector_store, store_kind
 from openvse.stores.base import CatalogueStore, Note, check_payloads, read_metadata
 from openvse.stores.choice import split_engine
@@ -155,7 +155,8 @@ class IndexCatalogue(Catalogue):
         self.hub_range = 0.0 if self._penalties is None or not len(index) else float(np.ptp(self._penalties))
         with index.database() as database:
             self._reads_text = database.has("readings")
-        self._forms_of = lru_cache(_KNOWN)(self._look_up)
+        self._stem: Callable[[str], str] | None = None
+        self._forms_of = lru_cache(_KNOWN)(database.forms_of)
         self._looked_up: tuple[tuple[Condition, ...], Bool[np.ndarray, "count"] | None] = (), None
 
     def __len__(self) -> int:
@@ -192,55 +193,35 @@ class IndexCatalogue(Catalogue):
         A word that more than ``COMMON`` of the searched items have is left out if a rarer one finds something, and so
         is one that would take too long then. It only orders items that are equal otherwise.
         """
-        words, searched = query_words(text), self.count(where)
+        forms, searched = self._forms(text), self.count(where)
         with self.index.database() as database:
-            others = self._others(text, words)
-            named, counts, inexact = self._having(database, words, where, others=others)
+            named, counts, inexact = self._having(database, forms, where)
             hits = WordHits.of(named, searched, len(self), inexact=inexact)
-            if len(words) == 1 and not where:
+            if len(forms) == 1 and not where:
                 whole = sum(counts.values())
             else:  # a common word that was not looked up is spread evenly
-                common = (min(1.0, counts.get(each, 0) / max(1, searched)) for each in words if each not in named)
+                common = (min(1.0, counts.get(each, 0) / max(1, searched)) for each in forms if each not in named)
                 whole = round(int((hits.bits == (1 << len(named)) - 1).sum()) * math.prod(common))
             hits = replace(hits, whole=whole)
             if self._reads_text:
-                read, forms = self._read(database, text, where, nothing_else=not hits)
-                hits = replace(joined_words(hits, read) if read else hits, forms=forms, whole=whole)
-            left_out = counts.keys() - named.keys() if hits else ()
-            return replace(hits, common=self._common(database, hits.positions, named, left_out, words, others))
+                read, read_forms = self._read(database, text, where, nothing_else=not hits)
+                hits = replace(joined_words(hits, read) if read else hits, forms=read_forms, whole=whole)
+            ties, found = np.zeros(len(hits), np.int64), any_of(*(form for word in named for form in forms[word]))
+            for word in counts.keys() - named.keys() if named else ():
+                having = np.zeros(len(self), bool)
+                both = database.matching(f"{found} AND {any_of(*forms[word])}", -1)
+                having[self.index.of_keys(both)] = True
+                ties += having[hits.positions]
+            return replace(hits, ties=ties)
 
-    def _common(
-        self,
-        database: Database,
-        positions: Positions,
-        named: Iterable[str],
-        left_out: Iterable[str],
-        words: Words,
-        others: Mapping[str, Sequence[str]],
-    ) -> Int[np.ndarray, "n"]:
-        """Return how many common words each item has, which were left out beside others."""
-        found, common = _any_form(named, words, others), np.zeros(len(positions), np.int64)
-        for word in left_out:
-            having = np.zeros(len(self), bool)
-            both = f"{found} AND {_any_form([word], words, others)}"
-            having[self.index.of_keys(database.matching(both, -1))] = True
-            common += having[positions]
-        return common
-
-    @cached_property
-    def _stem(self) -> Callable[[str], str]:
+    def _forms(self, text: str, table: WordTable = "words") -> dict[str, list[list[str]]]:
+        """Return the words of a query, with the words of a table that stand for them, too."""
+        forms = {word: [parts] for word, parts in query_words(text).items()}
         with self.index.database() as database:
-            return stemmer(database.known(FUNCTION_WORDS))
-
-    def _others(self, text: str, words: Words, table: WordTable = "words") -> dict[str, list[str]]:
-        """Return the other words of a table that stand for words of a query: with its beginning, or of its stem."""
-        every = {word: self._forms_of(words[word][0], begins, table) for word, begins in stretched(text, words).items()}
-        return {word: others for word, others in every.items() if others}
-
-    def _look_up(self, part: str, is_beginning: bool, table: WordTable) -> list[str]:
-        with self.index.database() as database:
-            some = database.beginning(part, table) if is_beginning else database.of_stem(part, self._stem, table)
-        return [each for each in some if each != part]
+            self._stem = self._stem or stemmer(database.known(FUNCTION_WORDS))
+            for word, begins in stretched(text).items():
+                forms[word] += self._forms_of(forms[word][0][0], None if begins else self._stem, table)
+        return forms
 
     def _read(
         self, database: Database, text: str, where: Sequence[Condition], *, nothing_else: bool
@@ -249,15 +230,14 @@ class IndexCatalogue(Catalogue):
 
         If nothing has a word of a short query exactly, possible misreadings of its words are looked up.
         """
-        words, searched = query_words(text), self.count(where)
-        others = self._others(text, words, "texts")
-        forms = {word: [parts, *([each] for each in others.get(word, ()))] for word, parts in words.items()}
-        found, counts, _ = self._having(database, words, where, "texts", others)
+        forms, searched = self._forms(text, "texts"), self.count(where)
+        words = query_words(text)
+        found, counts, _ = self._having(database, forms, where, "texts")
 
         def look_up(others: Mapping[str, list[list[str]]]) -> None:
             for word, parts in others.items():
                 forms[word] += parts
-                some, *_ = self._having(database, {" ".join(each): each for each in parts}, where, "texts")
+                some, *_ = self._having(database, {" ".join(each): [each] for each in parts}, where, "texts")
                 held = [*some.values(), *([found[word]] if word in found else ())]
                 found.update({word: np.unique(np.concatenate(held))} if some else {})
 
@@ -288,32 +268,28 @@ class IndexCatalogue(Catalogue):
         return [known.get(key, missing) for key in keys]
 
     def _having(
-        self,
-        database: Database,
-        words: Words,
-        where: Sequence[Condition],
-        table: WordTable = "words",
-        others: Mapping[str, Sequence[str]] = {},
+        self, database: Database, forms: Forms, where: Sequence[Condition], table: WordTable = "words"
     ) -> tuple[dict[str, Positions], dict[str, int], dict[str, Positions]]:
-        """Return the positions of the items that have each word in a table, or another that stands for it, and counts.
+        """Return the positions of the items that have a form of each word in a table, and counts of items.
 
-        Last are the positions of those with nothing but other words for it.
+        Last are the positions of those that have only another form than the word itself.
         """
         allowed, searched = self.allowed(where), self.count(where)
         room = max(_ROWS, len(self) // 3)
         outside, most = len(self) - searched, max(FEW, int(COMMON * searched))
         positions_of, inexact = dict[str, Positions](), dict[str, Positions]()
         limit, is_rare = (room if allowed is None else -1), False
-        if allowed is None and len(words) == 1:
+        if allowed is None and len(forms) == 1:
             limit = MOST
-        counts = dict(database.rarest_first(words, table, others))
+        counts = database.rarest_first(forms, table)
         for word, count in [*counts.items()]:
             if positions_of and (count > room or (is_rare and count - outside > most)):
                 break
-            positions = self.index.of_keys(database.having(words[word], limit, table))
-            if word in others:
-                instead = f"{any_of([form] for form in others[word])} NOT {any_of([words[word]])}"
-                inexact[word] = self.index.of_keys(database.matching(instead, limit, table))
+            own, *others = forms[word]
+            positions = self.index.of_keys(database.having(own, limit, table))
+            if others:
+                instead = database.matching(f"{any_of(*others)} NOT {any_of(own)}", limit, table)
+                inexact[word] = self.index.of_keys(instead)
                 positions = np.concatenate([positions, inexact[word]])
                 counts[word] = len(positions) if count < limit else count
             room -= count
@@ -323,7 +299,7 @@ class IndexCatalogue(Catalogue):
                 positions_of[word], is_rare = positions, is_rare or len(positions) <= most
         chosen = {
             word: positions_of[word]
-            for word in words
+            for word in forms
             if word in positions_of and (len(positions_of[word]) <= most or not is_rare)
         }
         return chosen, counts, {word: each for word, each in inexact.items() if word in chosen}
@@ -372,11 +348,6 @@ class IndexCatalogue(Catalogue):
 
     def close(self) -> None:
         self.searcher.close()
-
-
-def _any_form(some: Iterable[str], words: Words, others: Mapping[str, Sequence[str]]) -> str:
-    """Return the expression of FTS5 for items with some words, or with others that stand for them."""
-    return any_of(form for word in some for form in (words[word], *([each] for each in others.get(word, ()))))
 
 
 def open_searcher(index: Index, exact: ExactSearch, *, engine: str | None = None, model: object = None) -> Searcher:

@@ -44,7 +44,7 @@ class WordHits:
     A share is the part of the sentence that an item has, where a word weighs the more the fewer items have it (inverse
     document frequency). The lowest of its bits is for the first word. Weights are the words' additions to a share.
     Forms are the parts of words that represent each word, if texts were searched. ``whole`` is the number of items that
-    have all words. ``common`` is the number of common words that were left out and that an item has.
+    have all words. ``ties`` is how many common words an item has that were left out.
     """
 
     positions: Int[np.ndarray, "n"] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -54,7 +54,7 @@ class WordHits:
     weights: tuple[float, ...] = ()
     forms: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     whole: int = 0
-    common: Int[np.ndarray, "_"] = field(default_factory=lambda: np.zeros(1, np.int64))
+    ties: Int[np.ndarray, "_"] = field(default_factory=lambda: np.zeros(1, np.int64))
 
     @classmethod
     def of(
@@ -103,7 +103,7 @@ class WordHits:
     def sums(self) -> Float[np.ndarray, "n"]:
         """Return the words' addition to each item. Items with the same share have the same rank."""
         ranks = np.searchsorted(-self.shares, -self.shares) + 1
-        sums: np.ndarray = WEIGHT * self.shares**POWER / (RRF_K + ranks) + _TIE * self.common
+        sums: np.ndarray = WEIGHT * self.shares**POWER / (RRF_K + ranks) + _TIE * self.ties
         return sums
 
     def among(self, rows: Int[np.ndarray, "n"], searched: int) -> Int[np.ndarray, "n"]:
