@@ -64,8 +64,7 @@ def read_file(file: Path, columns: Columns = USUAL) -> Iterator[Record]:
             read = partial(read_record, folder=file.parent, columns=columns)
             return (record for _, record in numbered_objects(file, read))
         case suffix if suffix in ARROW_SUFFIXES:
-            records = list(read_arrow(file, columns))
-            return iter(identified(records, file.parent, by_id=bool(columns.id))[0])
+            return iter(identified(list(read_arrow(file, columns)), file.parent, by_id=bool(columns.id))[0])
         case _:
             raise DataError(f"{file}: not a file of captions: give one of {', '.join(TABLE_SUFFIXES)}")
 

@@ -254,14 +254,10 @@ class Database:
         sql = "SELECT 1 FROM items WHERE substr(CAST(id AS BLOB), 1, ?) = ? LIMIT 1"
         return bool(self.read(sql, (len(encode_id(start)), encode_id(start))))
 
-    def knows_size(self, size: int) -> bool:
-        """Return whether a file of this size has known content."""
-        return bool(self.read("SELECT 1 FROM items WHERE size = ? AND content IS NOT NULL LIMIT 1", (size,)))
-
-    def same_content(self, size: int, content: bytes) -> list[tuple[str, int, int]]:
-        """Return id, file and row of all items whose files have this size and content."""
-        sql = "SELECT id, segment, row FROM items WHERE size = ? AND content = ? ORDER BY id"
-        return [(name, file, row) for name, file, row in self.read(sql, (size, content))]
+    def of_size(self, size: int) -> list[tuple[bytes, str, int, int]]:
+        """Return content, id, file and row of all items whose files have this size and known content."""
+        sql = "SELECT content, id, segment, row FROM items WHERE size = ? AND content IS NOT NULL ORDER BY id"
+        return [(content, name, file, row) for content, name, file, row in self.read(sql, (size,))]
 
     def later_copies(self, item_id: str) -> set[str]:
         """Return the ids of the items of the same content that later runs embedded or recognised."""
@@ -318,8 +314,7 @@ class Database:
 
     def keep_words(self, least: int = 1) -> None:
         """Add the words of new items, if there are so many."""
-        new = f"SELECT count(*) FROM items WHERE key > {LAST}"
-        if self._connection.execute(new).fetchone()[0] >= least:
+        if self._connection.execute(f"SELECT count(*) FROM items WHERE key > {LAST}").fetchone()[0] >= least:
             for statement in FILL:
                 self._connection.execute(statement)
 
@@ -419,8 +414,7 @@ def add_functions(connection: sqlite3.Connection) -> None:
     functions: dict[Callable[..., str | bytes | float | None], int] = {words_of: 2, words_in: 1, _folded: 2}
     functions |= {_values_of: 2, taken_at: -1, number_in: 1, metres_between: 4}
     for function, arguments in functions.items():
-        name = function.__name__.removeprefix("_")
-        connection.create_function(name, arguments, function, deterministic=True)
+        connection.create_function(function.__name__.removeprefix("_"), arguments, function, deterministic=True)
 
 
 def add_readings(connection: sqlite3.Connection) -> None:

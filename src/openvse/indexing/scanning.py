@@ -34,7 +34,7 @@ from openvse.media.listing import AGAIN, LeftOut, Listing, each_once, identity_o
 from openvse.media.matching import find_files, paths_below
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.ranks import FactSource, first_stated
-from openvse.media.segments import ClipSegment, cut_clip, file_of, segment_name, span_of
+from openvse.media.segments import cut_clip, file_of, segment_name, span_of
 from openvse.media.sidecars import Sidecars
 
 _ROOT_IS_GONE = "it is not there: its items are kept; connect it, or remove it with --forget"
@@ -135,8 +135,7 @@ def _files_below(root: Root, listing: Listing | None, labels: Collection[str]) -
         except OSError as error:
             failed.append((folder / name, error.strerror or "it cannot be read"))
             continue
-        beside = [above + each for each in sidecars.of(name)]
-        times = status.st_mtime_ns, status.st_size, changed_ns(status, beside)
+        times = status.st_mtime_ns, status.st_size, changed_ns(status, [above + each for each in sidecars.of(name)])
         entries.append((encode_id(label + name), *times, name))
     entries.sort()
     missing = "" if listing.names else _ROOT_IS_EMPTY
@@ -348,13 +347,6 @@ def are_cut(items: Iterable[str], seconds: float) -> bool:
     return spans == cut_clip(spans[-1][1], seconds) if spans and seconds else not spans and not seconds
 
 
-def segments_of(item_id: str, path: Path, seconds: float, duration: float) -> list[tuple[str, ClipSegment]]:
-    """Return the ids and places of the segments of a clip."""
-    return [
-        (segment_name(item_id, start, end), ClipSegment(path, start, end)) for start, end in cut_clip(duration, seconds)
-    ]
-
-
 def same_segments(segments: Sequence[tuple[str, int, int]], item_id: str, seconds: float) -> list[tuple[str, int, int]]:
     """Return the items of a file of the same content, cut in the same way, under the names of another file."""
     files: dict[str, list[tuple[str, int, int]]] = {}
@@ -362,13 +354,10 @@ def same_segments(segments: Sequence[tuple[str, int, int]], item_id: str, second
         files.setdefault(file_of(each[0]), []).append(each)
     for rows in files.values():
         if are_cut([row[0] for row in rows], seconds):
-            return [(_renamed(row[0], item_id), row[1], row[2]) for row in rows]
+            spans = [span_of(row[0]) for row in rows]
+            names = [item_id if span is None else segment_name(item_id, *span) for span in spans]
+            return [(name, row[1], row[2]) for name, row in zip(names, rows, strict=True)]
     return []
-
-
-def _renamed(name: str, item_id: str) -> str:
-    span = span_of(name)
-    return item_id if span is None else segment_name(item_id, *span)
 
 
 _NOTHING = "{}"
@@ -425,8 +414,7 @@ def new_metadata(
             _join(joined.setdefault(str(entry[key]), {}), entry)
         else:
             bad.append(f"line {number}")
-    held = {file_of(listing.root.name_of(item)) for item in kept}
-    items, problems = _items_of(folder, joined, listing, held)
+    items, problems = _items_of(folder, joined, listing, {file_of(listing.root.name_of(item)) for item in kept})
     state = "" if kept and problems else state  # another run reads it again
     if bad:
         problems.insert(0, f"{len(bad):,} line(s) could not be understood, and say nothing (first: {bad[0]})")
@@ -435,7 +423,8 @@ def new_metadata(
         _join(lines.setdefault(items.get(name, name), {}), entry)
     problems += [line for key in _DATES if (line := _dated(key, lines.values()))]
     problems += _called_as_facts(lines.values())
-    written = {name: _as_json(entry) for name, entry in lines.items()}
+    texts = ((name, json.dumps(entry, ensure_ascii=False)) for name, entry in lines.items())
+    written = {name: stored_json(json.loads(whole_characters(text))) for name, text in texts}
     return Metadata(state, written, tuple(f"{escaped(file)}: {each}" for each in problems))
 
 
@@ -537,12 +526,6 @@ def _other_names(folder: Path, names: Collection[str], listing: RootListing) -> 
     others = again.intersection(names)
     listed = {identity_of(folder / entry[4]): entry[4] for entry in listing.entries} if others else {}
     return {name: file for name in others if (file := listed.get(identity_of(folder / name)))}
-
-
-def _as_json(entry: dict[str, object]) -> str:
-    """Return an object as ASCII, without halves of characters, which SQLite cannot hand out."""
-    whole = json.loads(whole_characters(json.dumps(entry, ensure_ascii=False)))
-    return stored_json(whole)
 
 
 def stored_json(entry: dict[str, object]) -> str:

@@ -186,8 +186,7 @@ class Sidecars:
                     by_number[each] = own
         self._match(lacking, titled, _plain)
         self._match(lacking, by_number, _plain)
-        stems = {each: of._replace(base=of.stem) for each, of in titled.items()}
-        self._match(lacking, stems, _plain, cut=True)
+        self._match(lacking, {each: of._replace(base=of.stem) for each, of in titled.items()}, _plain, cut=True)
         for name, found in self._of.items():
             for each in found.get(FactSource.TAKEOUT, ()):
                 own = _name_of(name)

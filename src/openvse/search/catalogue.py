@@ -29,7 +29,7 @@ from openvse.media.text_reading import as_read, lines_in
 from openvse.search.bank import read_penalties
 from openvse.search.exact import EmbeddedQueries, ExactSearch, ItemComparison
 from openvse.search.proposing import Searcher, StoreSearch
-from openvse.search.rank_fusion import MOST, Positions, WordHits
+from openvse.search.rank_fusion import MOST, Found, WordHits
 from openvse.search.text_hits import LOOKED_AT, ReadText, beside_each_other, joined_words
 from openvse.stores import EngineAddress, ItemFacts, open_vector_store, store_kind
 from openvse.stores.base import CatalogueStore, Note, check_payloads, read_metadata
@@ -209,8 +209,7 @@ class IndexCatalogue(Catalogue):
             ties, found = np.zeros(len(hits), np.int64), any_of(*(form for word in named for form in forms[word]))
             for word in counts.keys() - named.keys() if named else ():
                 having = np.zeros(len(self), bool)
-                both = database.matching(f"{found} AND {any_of(*forms[word])}", -1)
-                having[self.index.of_keys(both)] = True
+                having[self.index.of_keys(database.matching(f"{found} AND {any_of(*forms[word])}", -1))] = True
                 ties += having[hits.positions]
             return replace(hits, ties=ties)
 
@@ -269,15 +268,12 @@ class IndexCatalogue(Catalogue):
 
     def _having(
         self, database: Database, forms: Forms, where: Sequence[Condition], table: WordTable = "words"
-    ) -> tuple[dict[str, Positions], dict[str, int], dict[str, Positions]]:
-        """Return the positions of the items that have a form of each word in a table, and counts of items.
-
-        Last are the positions of those that have only another form than the word itself.
-        """
+    ) -> tuple[dict[str, np.ndarray], dict[str, int], Found]:
+        """Return the items that have a form of each word in a table, counts, and those without the word itself."""
         allowed, searched = self.allowed(where), self.count(where)
         room = max(_ROWS, len(self) // 3)
         outside, most = len(self) - searched, max(FEW, int(COMMON * searched))
-        positions_of, inexact = dict[str, Positions](), dict[str, Positions]()
+        positions_of, inexact = dict[str, np.ndarray](), dict[str, np.ndarray]()
         limit, is_rare = (room if allowed is None else -1), False
         if allowed is None and len(forms) == 1:
             limit = MOST
@@ -288,9 +284,8 @@ class IndexCatalogue(Catalogue):
             own, *others = forms[word]
             positions = self.index.of_keys(database.having(own, limit, table))
             if others:
-                instead = database.matching(f"{any_of(*others)} NOT {any_of(own)}", limit, table)
-                inexact[word] = self.index.of_keys(instead)
-                positions = np.concatenate([positions, inexact[word]])
+                keys = database.matching(f"{any_of(*others)} NOT {any_of(own)}", limit, table)
+                positions = np.concatenate([positions, inexact.setdefault(word, self.index.of_keys(keys))])
                 counts[word] = len(positions) if count < limit else count
             room -= count
             if allowed is not None:

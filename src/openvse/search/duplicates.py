@@ -163,8 +163,7 @@ def _near(index: Index, order: Int[np.ndarray, "n"], threshold: float) -> Iterat
     count = len(order)
 
     def block(start: int) -> Float[np.ndarray, "R K D"]:
-        some = index.gather(order[start : start + _ROWS])
-        return unit_vectors(some, are_gaussians=index.manifest.gaussians)
+        return unit_vectors(index.gather(order[start : start + _ROWS]), are_gaussians=index.manifest.gaussians)
 
     for first in range(0, count, _ROWS):
         rows = block(first)

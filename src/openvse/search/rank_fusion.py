@@ -33,8 +33,8 @@ MOST = 4096
 
 _TIE = 1e-12  # weight of common words, which only order equal sums
 
-Positions: TypeAlias = Int[np.ndarray, "_"]
-"""The positions of items that have something."""
+Found: TypeAlias = Mapping[str, Int[np.ndarray, "_"]]
+"""The positions of the items that have each word."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +57,10 @@ class WordHits:
     ties: Int[np.ndarray, "_"] = field(default_factory=lambda: np.zeros(1, np.int64))
 
     @classmethod
-    def of(
-        cls,
-        items: Mapping[str, Positions],
-        searched: int,
-        size: int,
-        missing: float = 0.0,
-        inexact: Mapping[str, Positions] = {},
-    ) -> WordHits:
-        """Return the items, given the positions of the items that have each word, of at most 64 words.
+    def of(cls, items: Found, searched: int, size: int, missing: float = 0.0, inexact: Found = {}) -> WordHits:  # noqa: B006
+        """Return the items, given those that have each of at most 64 words, or nothing but another form of it.
 
-        ``inexact`` are those with nothing but another form of a word. The rest of the sentence has the weight
-        ``missing``.
+        The rest of the sentence has the weight ``missing``.
         """
         bits = np.zeros(size, np.min_scalar_type((1 << len(items)) - 1))
         rarity = [math.log1p(searched / len(positions)) for positions in items.values()]
@@ -88,8 +80,7 @@ class WordHits:
             chosen = np.concatenate([better, equal[: MOST - len(better)]])
             hits, held, shares = hits[chosen], held[chosen], shares[chosen]
         order = np.argsort(-shares, kind="stable")
-        weights = tuple(value / whole for value in rarity)
-        return cls(hits[order], shares[order], (*items,), held[order], weights)
+        return cls(hits[order], shares[order], (*items,), held[order], tuple(value / whole for value in rarity))
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -108,8 +99,7 @@ class WordHits:
 
     def among(self, rows: Int[np.ndarray, "n"], searched: int) -> Int[np.ndarray, "n"]:
         """Return the number of items with the words of each row. A row of -1 has none, as all that are searched."""
-        some = np.maximum(rows, 0)
-        held = np.where(rows >= 0, self.bits[some] if len(self) else 0, 0).astype(np.uint64)
+        held = np.where(rows >= 0, self.bits[np.maximum(rows, 0)] if len(self) else 0, 0).astype(np.uint64)
         counts = {each: int((self.bits & each == each).sum()) for each in np.unique(held) if each}
         return np.array([counts.get(each, searched) for each in held], np.int64)
 
