@@ -583,8 +583,8 @@ def note_captions(database: Database, root: Root, name: str, captions: Sequence[
 
 
 def _metadata_file(folder: Path) -> Path:
-    file, table = folder / METADATA, folder / "metadata.csv"
-    return table if os.path.lexists(table) and not os.path.lexists(file) else file
+    places = [folder / METADATA, folder / "metadata.csv"]
+    return next(filter(os.path.lexists, places), places[0])
 
 
 def _metadata_state(folder: Path) -> str:

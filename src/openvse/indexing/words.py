@@ -82,10 +82,8 @@ _OF_LANGUAGES = {
 FUNCTION_WORDS = frozenset(" ".join(_OF_LANGUAGES.values()).split())
 """Words that say little, of the languages whose stems are known."""
 
-PLURALS = {
-    **{"children": "child", "men": "man", "women": "woman", "people": "person", "feet": "foot", "teeth": "tooth"},
-    **{"geese": "goose", "mice": "mouse", "leaves": "leaf", "wolves": "wolf", "knives": "knife", "calves": "calf"},
-}
+PLURALS = {"children": "child", "men": "man", "women": "woman", "people": "person", "feet": "foot", "teeth": "tooth"}
+PLURALS |= {"geese": "goose", "mice": "mouse", "leaves": "leaf", "wolves": "wolf", "knives": "knife", "calves": "calf"}
 """English plurals that are no longer words."""
 
 _SHORTEST = 3  # letters of a word with other forms, or of a beginning
@@ -163,10 +161,6 @@ def stretched(text: str) -> dict[str, bool]:
     """Return the words of a query that stand for others, too: as their beginning (``sunfl*``), or by their stem.
 
     A word in quotation marks stands for itself.
-
-    Examples:
-        >>> stretched('Sunfl* "news" of dogs')
-        {'Sunfl': True, 'dogs': False}
     """
     begin = {_bare(word) for word in _BETWEEN_WORDS.split(text) if word.endswith("*")}
     exact = {word for quoted in _EXACT.findall(text) for word in query_words(quoted)}

@@ -16,12 +16,12 @@ from openvse.errors import OpenVSEError
 from openvse.media.names import escaped
 from openvse.pipeline import tell_skipped
 
-_ANY = "facts-may-go"
-
 
 @app.command(
     rich_help_panel="Search",
-    cls=few_first(*("threshold", "null", "as_json"), bare={"--null": ("facts-stay", _ANY)}, renamed={"-0": "--null"}),
+    cls=few_first(
+        *("threshold", "null", "as_json"), bare={"--null": ("facts-stay", "facts-may-go")}, renamed={"-0": "--null"}
+    ),
 )
 def duplicates(
     source: Annotated[Path, argument("A folder of images, at any depth, or the folder of an index.")],
@@ -53,16 +53,21 @@ def duplicates(
         groups, failed = find_duplicates(source, threshold, lambda done, total: show(done, total, 0.0))
     tell_skipped(failed)
     if null:
-        kept = [] if null == _ANY else [path for group in groups for path in group.lost]
+        kept = [path for group in groups for path in group.lost if null == "facts-stay"]
         write_paths([str(path) for group in groups for path in group[1:] if path not in kept], null=True)
         if kept:
-            warn(f"{len(kept)} file(s) state what the ones to keep do not, and are not listed: -0 {_ANY} lists them")
+            warn(f"{len(kept)} file(s) state what the ones to keep do not: -0 facts-may-go lists them, too")
         return
     if as_json:
         listed = [
-            {"keep": str(group[0]), "why": group.why, "others": [*map(str, group[1:])], "lost": lost}
+            {
+                "keep": keep,
+                "why": group.why,
+                "others": others,
+                "lost": {str(path): group.lost[path] for path in group.lost},
+            }
             for group in groups
-            for lost in [{str(path): facts for path, facts in group.lost.items()}]
+            for keep, *others in [[*map(str, group)]]
         ]
         print_json("duplicates", {"source": str(source), "groups": listed})
         return
