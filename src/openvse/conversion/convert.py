@@ -520,8 +520,7 @@ def _spec(architecture: Architecture, config: Any, weights: Weights) -> dict[str
         width = config.vision_config.hidden_size
     else:
         width = shape(weights, "text_projection.weight", axes=2)[0]
-    similarity = {"name": "scaled_cosine", **scaling}
-    return {"embed_dim": width, "image": image, "text": text, "similarity": similarity}
+    return {"embed_dim": width, "image": image, "text": text, "similarity": {"name": "scaled_cosine", **scaling}}
 
 
 def _as_transformers(place: ModelFiles, folder: Path, tokenizer: str | None) -> tuple[Path, Weights]:

@@ -274,8 +274,7 @@ class TransformersText(TextEncoder):
 
     def _uncut(self, captions: Sequence[str]) -> list[list[int]]:
         """Return the ids of all pieces of captions, without special tokens and without a limit of the length."""
-        encoded = self.tokenizer(self._cleaned(captions), add_special_tokens=False, verbose=False)["input_ids"]
-        return list(encoded)
+        return list(self.tokenizer(self._cleaned(captions), add_special_tokens=False, verbose=False)["input_ids"])
 
     def _cleaned(self, captions: Sequence[str]) -> list[str]:
         return [cleaned(caption, self.cleaning) for caption in captions]

@@ -166,8 +166,7 @@ class Report(Document):
         shown = {*metric_names(), *(f"{side}_{name}" for side in SIDES for name in ("medr", "meanr", "nmr"))}
         if names := [name for name in metric_names(2) if name in self.metrics and name not in shown]:
             beside = {"chance": self.chance}
-            title = "all relevant items"
-            yield measured_table(title, names, self.metrics, self.intervals, beside).to_markdown()
+            yield measured_table("all relevant items", names, self.metrics, self.intervals, beside).to_markdown()
 
     def protocol_lines(self) -> Iterator[str]:
         """Yield the conditions of the evaluation, a line at a time."""

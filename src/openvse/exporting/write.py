@@ -438,8 +438,7 @@ def _write(tower: Any, side: Side, folder: Path, name: str, longest: int) -> Non
     example = examples(tower, side, [min(3, side.longest or 3), 1])[0]
     inputs = [example.values] if example.mask is None else [example.values, example.mask]
     program = with_tables(Program(copy.deepcopy(tower).cpu().eval()), longest).requires_grad_(False)
-    made = traced(program, inputs, side.longest, name)
-    write_onnx(made, side.inputs, folder / side.file, name)
+    write_onnx(traced(program, inputs, side.longest, name), side.inputs, folder / side.file, name)
 
 
 def _describe(model: TwoTower, kind: Kind, image: Side, text: Side) -> Description:
