@@ -127,8 +127,7 @@ def published_folder(name: str) -> Path | None:
     """Return the model folder of a short name, which the first call converts, or None for any other name."""
     if name not in PUBLISHED:
         return None
-    cache = Path(os.environ.get(CACHE_VARIABLE) or user_cache()).expanduser()
-    folder = cache / "models" / name / "model"
+    folder = Path(os.environ.get(CACHE_VARIABLE) or user_cache()).expanduser() / "models" / name / "model"
     if settle(folder, CONFIG):
         return folder
     source = PUBLISHED[name].source
@@ -258,8 +257,7 @@ def _by_their_names(weights: Weights) -> Weights:
             number, _, inside = rest.partition(".")
             (last,) = renamed({inside: weight}, _INSIDE)
             name = f"{begin}{layers}{number}.{last}"
-        parts = zip("qkv", weight.chunk(3), strict=True) if ".qkv_proj." in name else [("qkv", weight)]
-        for which, part in parts:
+        for which, part in zip("qkv", weight.chunk(3), strict=True) if ".qkv_proj." in name else [("qkv", weight)]:
             result[name.replace(".qkv_", f".{which}_")] = part
     for name in ("visual_projection.weight", "text_projection.weight"):
         result |= {name: result[name].T} if name in result else {}

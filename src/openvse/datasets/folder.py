@@ -176,8 +176,7 @@ def metadata_files(root: Path) -> list[Path]:
         return []
     for base in (root, root / "data"):
         inside = sorted(base.iterdir()) if base.is_dir() else []
-        subfolders = [path for path in inside if path.is_dir() and is_split(path.name)]
-        for folders in ([base], subfolders):
+        for folders in ([base], [path for path in inside if path.is_dir() and is_split(path.name)]):
             if files := [path for folder in folders if (path := first_file(folder, _NAMES))]:
                 return files
     return []

@@ -118,11 +118,10 @@ class Report(Document):
 
     def sections(self) -> list[str]:
         rsum, *recalls = (name for name in metric_names() if name in self.metrics)
-        names = [*recalls, rsum]
         return [
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
             self.sentence(),
-            measured_table("", names, self.metrics, self.intervals, self.beside()).to_markdown(),
+            measured_table("", [*recalls, rsum], self.metrics, self.intervals, self.beside()).to_markdown(),
             Table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], [*self._rank_rows()]).to_markdown(),
             *self._several(),
             "\n".join(f"- {line}" for line in self.protocol_lines()),

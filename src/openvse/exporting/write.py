@@ -418,8 +418,7 @@ def _write_image(model: TwoTower, folder: Path, longest: int) -> Side:
         side = Side("image.onnx", ("features", "mask"), longest, encoder.feature_dim, None)
         most = longest
     else:
-        reading = vars(describe_preprocessing(encoder.backbone))
-        side = Side("image.onnx", ("pixels",), None, None, reading)
+        side = Side("image.onnx", ("pixels",), None, None, vars(describe_preprocessing(encoder.backbone)))
         (pixels,) = examples(model.image, side, [1])
         most = encoder(pixels).mask.shape[1]
     _write(model.image, side, folder, "image", most)

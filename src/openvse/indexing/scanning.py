@@ -362,8 +362,7 @@ def same_segments(segments: Sequence[tuple[str, int, int]], item_id: str, second
 
 _NOTHING = "{}"
 METADATA = FactSource.USER.value
-"""The file at the top of an indexed folder with the user's notes on its files, a JSON object a line. Without it, a
-table ``metadata.csv`` has them."""
+"""The file at the top of an indexed folder with the user's notes, a JSON object a line, or else ``metadata.csv``."""
 
 _DATES = ("taken", "date")
 _LONGEST_LINE, _SHOWN = 1 << 20, 1000  # bytes, and characters of a message

@@ -3,10 +3,7 @@
 New items are added at the end of a transaction, and triggers follow changes of the others. So that the table stays
 small, it holds neither texts (``content=''``) nor the places of words in them (``detail=none``). Words are folded
 (``folded``), and split between letters and digits and around the characters of Chinese and Japanese, which are written
-without spaces. Combining marks are part of their word.
-
-A search also finds other forms of a word, which share its stem. They are looked for among the words of the table, so
-the table needs nothing for them.
+without spaces. Combining marks are part of their word. Other forms of a word are looked for among those of the table.
 """
 
 from __future__ import annotations
@@ -170,10 +167,9 @@ def stretched(text: str) -> dict[str, bool]:
 
 
 def stemmer(counts: Mapping[str, int]) -> Callable[[str], str]:
-    """Return the function that reduces a word to its stem, given how many items have each of ``FUNCTION_WORDS``.
+    """Return the function that reduces a word to its stem, in the language whose function words most items have.
 
-    The language is that of most of these, and English without any. Without the package ``snowballstemmer``, every word
-    is its stem.
+    Without any, this is English. Without the package ``snowballstemmer``, every word is its stem.
     """
     language = max(_OF_LANGUAGES, key=lambda one: sum(counts.get(word, 0) for word in _OF_LANGUAGES[one].split()))
     try:
