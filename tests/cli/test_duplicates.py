@@ -55,8 +55,7 @@ def test_a_folder(folder: Path, invoke, result_of, works, refused, tmp_path: Pat
 
 
 def test_the_largest_is_kept_though_it_is_decoded_smaller(folder: Path) -> None:
-    large = Image.open(folder / "1.png").resize((640, 480), Image.Resampling.BICUBIC)
-    large.save(folder / "large.jpg", quality=90)
+    Image.open(folder / "1.png").resize((640, 480), Image.Resampling.BICUBIC).save(folder / "large.jpg", quality=90)
     ((kept, *_),), _ = find_duplicates(folder)
     assert kept == folder / "large.jpg"
 
@@ -89,8 +88,7 @@ def test_what_cannot_be_used_is_named_five_times_and_then_counted(folder: Path, 
     named = json.loads(invoke("duplicates", folder, "--json").stdout)["warnings"]
     assert sum(".png" in line for line in named) == 16
     monkeypatch.setenv("OPENVSE_MAX_PIXELS", "1")  # so that it is forgotten after this test
-    refused = invoke("duplicates", folder, "--json", "--max-pixels", 160 * 120)
-    named = json.loads(refused.stdout)["warnings"]
+    named = json.loads(invoke("duplicates", folder, "--json", "--max-pixels", 160 * 120).stdout)["warnings"]
     assert any("2.png" in line and "76800" in line for line in named)
     assert not any("small.jpg" in line for line in named)  # a JPEG of four times as many pixels is read
 
@@ -138,8 +136,7 @@ def test_what_is_no_ordinary_file_is_left_out(folder: Path, invoke) -> None:
     assert result.exit_code == 0 and "pipe.jpg" in result.stderr
     lines = [{"file_name": name, "text": "words"} for name in ("1.png", "2.png", "pipe.jpg")]
     (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    checked = invoke("data", "check", folder, "-q")
-    assert "pipe.jpg" in checked.output
+    assert "pipe.jpg" in invoke("data", "check", folder, "-q").output
 
 
 @pytest.mark.medium

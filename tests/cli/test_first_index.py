@@ -76,8 +76,7 @@ def test_later_searches_bring_the_index_up_to_date(photos: Path, invoke, monkeyp
 
 def test_a_named_model_may_stand_before_the_folder(photos: Path, invoke, monkeypatch) -> None:
     monkeypatch.delenv("OPENVSE_MODEL")
-    result = invoke("search", photos.parent / "model", photos, "green", "--yes", "--json")
-    assert hits(result)[0] == "green.jpg"
+    assert hits(invoke("search", photos.parent / "model", photos, "green", "--yes", "--json"))[0] == "green.jpg"
 
 
 def test_a_terminal_is_asked(photos: Path, monkeypatch) -> None:

@@ -58,8 +58,7 @@ def test_a_very_long_side_keeps_its_colours_in_order() -> None:
 def test_a_long_image_is_cut_around_its_middle() -> None:
     image = noise((100, 4))
     np.testing.assert_array_equal(np.asarray(cut_long(image)), np.asarray(image)[:, 18:82])
-    upright = image.transpose(Image.Transpose.ROTATE_90)
-    assert cut_long(upright).size == (4, 64)
+    assert cut_long(image.transpose(Image.Transpose.ROTATE_90)).size == (4, 64)
     assert cut_long(noise((64, 4))).size == (64, 4)
 
 
