@@ -136,7 +136,7 @@ class KnownContent:
         held = self._database.of_size(item.size)
         if not held or (content := content_hash(candidate.path, item.size)) is None:
             return [], facts
-        sound = [place for known, *place in held if known == content and place[0] not in self._damaged]
+        sound = [(one, file, row) for known, one, file, row in held if known == content and one not in self._damaged]
         rows: list[tuple[Entry, ItemVectors]] = []
         for name, number, row in same_segments(sound, item.id, candidate.seconds):
             if number not in self._files:

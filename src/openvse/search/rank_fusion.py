@@ -21,9 +21,6 @@ WEIGHT = 1.0
 POWER = 3
 """The exponent by which the weight falls with the share of the sentence that an item has."""
 
-OTHER_FORM = 0.95
-"""The weight of another form of a word (dogs for dog), so that items with the word itself come first."""
-
 DEPTH = 100
 """The number of first items by visual similarity that raise items with words, so that any page has the same order."""
 
@@ -31,7 +28,7 @@ MOST = 4096
 """The largest number of items that are found by their words."""
 
 
-_TIE = 1e-12  # weight of common words, which only order equal sums
+_TIE, _OTHER = 1e-12, 1e-8  # common words only order equal sums, and other forms of words only equal shares
 
 Found: TypeAlias = Mapping[str, Int[np.ndarray, "_"]]
 """The positions of the items that have each word."""
@@ -71,9 +68,9 @@ class WordHits:
         held, shares = bits[hits].astype(np.uint64), np.zeros(len(hits))
         for bit, value in enumerate(rarity):
             shares += value / whole * (held >> np.uint64(bit) & np.uint64(1))
-        for word, positions in inexact.items():
-            shares[np.isin(hits, positions)] -= (1 - OTHER_FORM) * rarity[[*items].index(word)] / whole
         shares = np.round(shares, 6)
+        for positions in inexact.values():
+            shares[np.isin(hits, positions)] -= _OTHER
         if len(hits) > MOST:
             lowest = np.partition(shares, len(hits) - MOST)[len(hits) - MOST]
             better, equal = np.flatnonzero(shares > lowest), np.flatnonzero(shares == lowest)
@@ -94,7 +91,7 @@ class WordHits:
     def sums(self) -> Float[np.ndarray, "n"]:
         """Return the words' addition to each item. Items with the same share have the same rank."""
         ranks = np.searchsorted(-self.shares, -self.shares) + 1
-        sums: np.ndarray = WEIGHT * self.shares**POWER / (RRF_K + ranks) + _TIE * self.ties
+        sums: np.ndarray = WEIGHT * np.round(self.shares, 6) ** POWER / (RRF_K + ranks) + _TIE * self.ties
         return sums
 
     def among(self, rows: Int[np.ndarray, "n"], searched: int) -> Int[np.ndarray, "n"]:
