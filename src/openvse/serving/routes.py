@@ -299,6 +299,13 @@ async def undo_teaching(request: Request) -> dict[str, Any]:
     return {"key": None if item is None else service.served.key(item), "id": item}
 
 
+@teaching.post("/teach/train", tags=["teaching"], responses=_shown({"is_training": True}))
+async def train_taught(request: Request) -> dict[str, Any]:
+    """Train a model from the captions in the background. It is used from its end on, if it is better on validation."""
+    await _service(request).teach(lambda teacher: teacher.train())
+    return {"is_training": True}
+
+
 async def taught(service: Service, key: int, asked: CaptionFields) -> dict[str, Any]:
     """Save captions of an item, and return all that it has."""
     item = await run_in_threadpool(service.served.id_of, key)

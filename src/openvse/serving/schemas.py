@@ -266,7 +266,9 @@ TAUGHT_EXAMPLE: dict[str, Any] = {
     "items": 1000,
     "captioned": 24,
     "learns_from": 20,
-    "train": "",
+    "can_train": False,
+    "is_training": False,
+    "training": "",
     "next": [
         {
             "key": 17,

@@ -45,11 +45,18 @@ ServedAnswer: TypeAlias = tuple[Served, Answer]
 """An answer, and the state that was served with it."""
 
 _EXAMPLES = 6
+_SHORT, _IMAGE = 60, 8  # characters of a short sentence, and how many of them take as long as an image
 _NEXT = 3  # items to teach that a reply names
 _SLOW_WAITING = 32
 _FOR_FILES, _FOR_UPLOADS = 2, 2  # processes that decode
 _WORDS = range(2, 10)
 _TEXTS = (".txt", ".caption", ".csv", ".tsv", ".json", ".jsonl", ".token")
+
+
+def _weight(asked: tuple[Query, Page]) -> int:
+    """Return how many short sentences take as long as a query."""
+    query = asked[0]
+    return 1 + sum(map(len, (query.text, *query.avoid))) // _SHORT + _IMAGE * (query.image is not None)
 
 
 class Service:
@@ -106,7 +113,11 @@ class Service:
         self._slow_turn = asyncio.Lock()
         self._turns = WeakValueDictionary[str, asyncio.Lock]()
         self._gatherer: Gatherer[tuple[Query, Page], ServedAnswer] = Gatherer(
-            self._answers, self._main, together=self.limits.together, on_call=self.metrics.together.observe
+            self._answers,
+            self._main,
+            together=self.limits.together,
+            weigh=_weight,
+            on_call=self.metrics.together.observe,
         )
         self._following: asyncio.Task[None] | None = None
         self.metrics.watch("items", "Items of the index.", lambda: len(self.served))
