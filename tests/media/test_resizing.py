@@ -33,8 +33,7 @@ def test_the_middle_is_that_of_the_whole_resized_image(crop: tuple[int, int], ro
     for size in (*SHAPES, *LONG_SHAPES):
         image = noise(size)
         found = resized_middle(image, 32, crop, Resampling.BICUBIC, rounds=rounds)
-        expected = whole(image, 32, crop, rounds=rounds)
-        difference = np.abs(np.asarray(found, np.int16) - np.asarray(expected, np.int16))
+        difference = np.abs(np.asarray(found, np.int16) - np.asarray(whole(image, 32, crop, rounds=rounds), np.int16))
         assert difference.max() <= (1 if is_long(image) else 0), size
 
 

@@ -43,10 +43,7 @@ _NUMBER, _WORD, _SIGN = re.compile(r"\(\d+\)"), re.compile(r"-\D*"), re.compile(
 
 @dataclass
 class FileFacts:
-    """The facts of a file and its sidecars, a line for each unusable one, and the fields in which it differs.
-
-    ``stated`` are the facts without those that only its path or its coordinates tell.
-    """
+    """The facts of a file and its sidecars, also without those of its path, their faults, and where they differ."""
 
     header: Header = field(default_factory=dict)
     stated: Header = field(default_factory=dict)

@@ -38,12 +38,7 @@ class _ImageFile(NamedTuple):
 
 
 class DuplicateGroup(list[Path]):
-    """The files of a group, the one to keep first.
-
-    Attributes:
-        why: why it is kept, rather than the next one.
-        lost: facts of the other files that it lacks or states otherwise, by file.
-    """
+    """The files of a group, the one to keep first, ``why`` it is, and ``lost``: by file, the facts that it lacks."""
 
     def __init__(self, files: Sequence[_ImageFile]) -> None:
         super().__init__(file.path for file in files)
