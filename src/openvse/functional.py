@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -128,7 +128,7 @@ def position_mask(lengths: Int[Tensor, "B"], size: int) -> Bool[Tensor, "B N"]:
 
 
 Make: TypeAlias = Callable[[Tensor], Sequence[Tensor]]
-_MADE = WeakTensorKeyDictionary()
+_MADE: MutableMapping[Tensor, dict[Make, Sequence[Tensor]]] = WeakTensorKeyDictionary()
 
 
 def of_values(given: Tensor, make: Make, *more: Make) -> Sequence[Tensor]:
@@ -148,12 +148,12 @@ def of_values(given: Tensor, make: Make, *more: Make) -> Sequence[Tensor]:
         for each, made in zip((make, *more), results, strict=True):
             _MADE.setdefault(given, {})[each] = copied = [next(copies) for _ in made]
             given = copied[0]
-    return cast("Sequence[Tensor]", known[make])
+    return known[make]
 
 
-def distinct_sizes(mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Tensor]:
+def distinct_sizes(mask: Bool[Tensor, "B N"]) -> tuple[Tensor, ...]:
     """Return the distinct numbers of real elements, ascending, and the index of each item's number among them."""
-    return torch.unique(mask.sum(dim=1), return_inverse=True)
+    return tuple(torch.unique(mask.sum(dim=1), return_inverse=True))
 
 
 def padding(mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Tensor]:
@@ -166,7 +166,7 @@ def is_full(mask: Bool[Tensor, "*b"]) -> bool:
     return not is_traced() and knows(mask) and bool(on_cpu(mask).all())
 
 
-indices: Make = functools.partial(torch.nonzero, as_tuple=True)
+indices: Make = functools.partial(torch.nonzero, as_tuple=True)  # type: ignore[assignment]
 """Returns the indices of True values, one tensor for each dimension."""
 
 
@@ -331,7 +331,7 @@ class _Units(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, vectors: Tensor) -> Tensor:
         lengths = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True).clamp_min(1e-12)
-        units = vectors / lengths
+        units: Tensor = vectors / lengths
         ctx.save_for_backward(units, lengths)
         return units
 
@@ -339,7 +339,7 @@ class _Units(torch.autograd.Function):
     def backward(ctx: Any, given: Tensor) -> Tensor:
         units, lengths = ctx.saved_tensors
         along = (given * units).sum(dim=-1, keepdim=True)
-        return torch.addcmul(given, units, along, value=-1) / lengths
+        return torch.div(torch.addcmul(given, units, along, value=-1), lengths)
 
 
 def unit_embeddings(embeddings: Tensor | EmbeddingSet, side: str) -> EmbeddingSet:

@@ -16,7 +16,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
-from typing import Protocol, TypeAlias, TypeVar, overload, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
 
 import numpy as np
 import torch
@@ -49,9 +49,9 @@ def moved_together(tensors: Sequence[Tensor], device: torch.device | str) -> lis
     place, sizes = torch.device(device), [-(-each.nbytes // _ALIGNED) * _ALIGNED for each in tensors]
     if place.type == "cuda" and all(each.device.type == "cpu" and not each.requires_grad for each in tensors):
         piece = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=sum(sizes) > _STAGED)
-        for part, each in zip(piece.split(sizes), tensors, strict=True):
+        for part, each in zip(torch.split_with_sizes(piece, sizes), tensors, strict=True):
             _like(part, each).copy_(each)
-        parts = piece.to(place, non_blocking=True).split(sizes)
+        parts = torch.split_with_sizes(piece.to(place, non_blocking=True), sizes)
         copies = [_like(part, each) for part, each in zip(parts, tensors, strict=True)]
     else:
         copies = [each.to(place, non_blocking=place.type != "cpu") for each in tensors]
@@ -104,7 +104,7 @@ class Movable:
     def map(self: MovableT, change: Callable[[Tensor], Tensor]) -> MovableT:
         """Return the same with each of its tensors changed."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        changes = {name: part.map(change) for name, part in parts.items() if isinstance(part, Movable)}
+        changes: dict[str, Any] = {name: part.map(change) for name, part in parts.items() if isinstance(part, Movable)}
         changes |= {name: change(part) for name, part in parts.items() if isinstance(part, Tensor)}
         return replace(self, **changes)  # type: ignore[type-var]
 

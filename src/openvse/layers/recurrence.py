@@ -40,8 +40,8 @@ def _packed_gru(gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, 
         return padded.view(2, *mask.shape, -1)
     # Sequences that share their elements, as an expanded tensor, are not copied.
     rows = values[0].index_select(0, steps) if values.stride(0) == 0 else values.flatten(0, 1).index_select(0, forwards)
-    states = gru(PackedSequence(rows, sizes))[0].data.unflatten(1, (-1, gru.hidden_size))
-    padded = states.new_zeros(count, *states.shape[1:]).index_copy_(0, forwards, states)
+    read: Tensor = gru(PackedSequence(rows, sizes))[0].data.unflatten(1, (-1, gru.hidden_size))
+    padded = read.new_zeros(count, *read.shape[1:]).index_copy_(0, forwards, read)
     return padded.view(*mask.shape, -1, gru.hidden_size).permute(2, 0, 1, 3)
 
 

@@ -110,8 +110,8 @@ class RetrievalTask(Task[Batch]):
     def step(self, wrapped: nn.Module, batch: Batch, phase: int) -> Step:
         """Embed, gather over processes, score, and compute the objective of the phase."""
         objective, batch = self.objectives[phase], batch.copied(self.recipe.data.copies)
-        embedded = wrapped(batch.images, batch.texts)
-        images, texts, positives = gather_batch(*embedded, batch.positives, batch.image_keys, batch.partners)
+        images, texts = wrapped(batch.images, batch.texts)
+        images, texts, positives = gather_batch(images, texts, batch.positives, batch.image_keys, batch.partners)
         scored = ScoredBatch(self.model.similarity(images, texts), positives, images, texts)
         return Step(
             objective(scored),
