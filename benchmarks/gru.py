@@ -17,10 +17,10 @@ from openvse.functional import position_mask
 from openvse.layers.recurrence import packed_gru
 
 BATCH, LONGEST, WORDS = 128, 26, 300
-Run = Callable[[nn.GRU, Tensor, Tensor], tuple[Tensor, Tensor]]
+Run = Callable[[nn.GRU, Tensor, Tensor], Tensor]
 
 
-def pytorch(gru: nn.GRU, words: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def pytorch(gru: nn.GRU, words: Tensor, mask: Tensor) -> Tensor:
     """Pack, run and pad, as PyTorch's documentation does."""
     packed = pack_padded_sequence(words, mask.sum(dim=1), batch_first=True, enforce_sorted=False)
     return pad_packed_sequence(gru(packed)[0], batch_first=True)[0]

@@ -1,17 +1,20 @@
 """``openvse serve`` under load: throughput, latency, memory, clients that do harm, and the page's first result.
 
-    python benchmarks/serving.py [load] [exported] [memory] [harm] [page] [--items 100000] [--folder FOLDER]
+    python benchmarks/serving.py [load] [exported] [memory] [harm] [waits] [page] [--items 100000] [--folder FOLDER]
 
-Without a name, all of them run. The index holds random embeddings, and its model is untrained: EfficientNet-Lite0 and
-MiniLM (extra ``minilm``), 512 wide, which costs what a trained one costs. Server and clients share the machine. Every
-query is a sentence that was not asked before. ``page`` needs a Chromium. ``--folder`` keeps index and model for the
-next call.
+Without a name, all of them run. ``waits`` has an honest client beside others that ask too much, each from an address of
+its own, or beside strangers' files that are copied into a watched folder. The index holds random embeddings, and its
+model is untrained: EfficientNet-Lite0 and MiniLM (extra ``minilm``), 512 wide, which costs what a trained one costs.
+Server and clients share the machine. Every query is a sentence that was not asked before. ``page`` needs a Chromium.
+``--folder`` keeps index and model for the next call.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import multiprocessing
 import os
 import random
 import re
@@ -22,9 +25,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -40,6 +44,7 @@ from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.serving.server import allow_many_files
 from openvse.tasks.recipes import parse_recipe
+from strangers import COMPANIONS, write_companion, write_photo
 
 WIDTH = 512
 DRAWN = 64
@@ -153,13 +158,17 @@ class Client:
     writer: asyncio.StreamWriter
 
     @classmethod
-    async def connected(cls, port: int) -> Client:
-        """Return a new connection."""
-        return cls(*await asyncio.open_connection("127.0.0.1", port))
+    async def connected(cls, port: int, address: str = "127.0.0.1") -> Client:
+        """Return a new connection from an address of this machine."""
+        return cls(*await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0)))
 
     async def get(self, path: str) -> int:
         """Ask, read the whole reply, and return its status."""
-        self.writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        return await self.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+
+    async def send(self, request: bytes) -> int:
+        """Send a request, read the whole reply, and return its status."""
+        self.writer.write(request)
         head = await self.reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
         await self.reader.readexactly(int(length[1]) if length else 0)
@@ -291,6 +300,126 @@ def measure_harm(folder: Path) -> str:
     return table(columns, rows)
 
 
+def long_sentence(draw: random.Random) -> str:
+    """Return a sentence of 480 characters that nobody has asked before."""
+    return " ".join(draw.choices(WORDS.split(), k=120))[:480]
+
+
+def of_rest(draw: random.Random) -> bytes:
+    """Return a search."""
+    return f"GET /api/search?text={quote(long_sentence(draw))} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+
+
+def of_tool(name: str, arguments: dict[str, object]) -> bytes:
+    """Return the call of an assistant's tool."""
+    call = {"name": name, "arguments": arguments}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode()
+    head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    accept = "Accept: application/json, text/event-stream\r\n"
+    return f"{head}{accept}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+FLOODS: dict[str, tuple[float, Callable[[random.Random], bytes]]] = {
+    "tools that are none, which name a file": (16, lambda draw: of_tool("api/items/1/file", {})),
+    "searches": (100, of_rest),
+    "searches as fast as they are taken": (1000, of_rest),
+    "searches by /mcp": (100, lambda draw: of_tool("search", {"q": long_sentence(draw)})),
+    "conditions of 240 kB by /mcp": (16, lambda draw: of_tool("search", {"q": "a", "where": ["a = b"] * 20_000})),
+}
+"""What one address asks, so many times a second, without waiting for a reply."""
+
+
+async def flood(port: int, name: str, seconds: float) -> None:
+    """Ask from one address, and leave a tenth of a second later."""
+    rate, make = FLOODS[name]
+    draw, ends, waiting = random.Random(0), time.perf_counter() + seconds, set[asyncio.Task[None]]()
+
+    async def ask() -> None:
+        with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
+            client = await Client.connected(port, "127.0.0.2")
+            try:
+                await asyncio.wait_for(client.send(make(draw)), 0.1)
+            finally:
+                client.writer.transport.abort()
+
+    while time.perf_counter() < ends:
+        waiting.add(task := asyncio.create_task(ask()))
+        task.add_done_callback(waiting.discard)
+        await asyncio.sleep(1 / rate)
+
+
+def copy_companions(folder: Path, seconds: float) -> None:
+    """Copy mutated companions of photographs into a folder, 100 a second."""
+    draw, ends, photos = random.Random(0), time.perf_counter() + seconds, sorted(folder.glob("*.jpg"))
+    while time.perf_counter() < ends:
+        write_companion(draw.choice(photos), draw.choice([*COMPANIONS]), draw)
+        time.sleep(0.01)
+
+
+async def honest(port: int, seconds: float) -> list[object]:
+    """Return what another address waits for searches: how many, how many refused, median, 99th percentile and most.
+
+    The last is the most that /health took.
+    """
+    waits, healths, asked, refused = list[float](), list[float](), sentences(7), 0
+    ends = time.perf_counter() + seconds
+
+    async def ask(path: Callable[[], str], kept: list[float]) -> None:
+        nonlocal refused
+        client = await Client.connected(port, "127.0.0.9")
+        while time.perf_counter() < ends:
+            began = time.perf_counter()
+            try:
+                refused += await client.get(path()) != 200
+            except (OSError, asyncio.IncompleteReadError):
+                refused, client = refused + 1, await Client.connected(port, "127.0.0.9")
+            kept.append(time.perf_counter() - began)
+            await asyncio.sleep(0.05)
+        client.writer.close()
+
+    await asyncio.gather(
+        ask(lambda: f"/api/search?top_k=20&text={quote(next(asked))}", waits), ask(lambda: "/health", healths)
+    )
+    cuts = statistics.quantiles(waits, n=100)
+    return [len(waits), refused, cuts[49], cuts[98], max(waits), max(healths)]
+
+
+def measure_waits(folder: Path, seconds: float = 12.0) -> str:
+    """Return the table of what an honest client waits while another one does harm."""
+    rows: list[list[object]] = []
+
+    def beside(served: Served, name: str, harm: Callable[[], object] | None) -> None:
+        work = multiprocessing.get_context("fork").Process(target=harm) if harm else None
+        if work is not None:
+            work.start()
+            time.sleep(1)
+        waits = asyncio.run(honest(served.port, seconds))
+        if work is not None:
+            work.join()
+            time.sleep(2)
+        rows.append([name, *waits, served.memory / 1e6])
+
+    with serving(folder) as served:
+        beside(served, "none", None)
+        for name in FLOODS:
+            beside(served, name, lambda name=name: asyncio.run(flood(served.port, name, seconds + 1)))  # type: ignore[misc]
+        beside(served, "none, after them", None)
+    watched = folder / "watched"
+    shutil.rmtree(watched, ignore_errors=True)
+    (watched / "photos").mkdir(parents=True)
+    for number in range(300):
+        write_photo(watched / "photos" / f"{number:07d}.jpg", number)
+    (watched / "model").symlink_to((folder / "model").absolute())
+    command = [sys.executable, "-m", "openvse", "index", str(watched / "model"), str(watched / "photos")]
+    subprocess.run([*command, "--out", str(watched / "index")], check=True, capture_output=True)
+    with serving(watched, "--watch") as served:
+        beside(served, "none, a watched folder of 300", None)
+        harm = partial(copy_companions, watched / "photos", seconds + 1)
+        beside(served, "hostile companions into it, 100 a second", harm)
+    names = ["others", "searches", "refused", "median s", "p99 s", "most s", "/health most s", "memory after, MB"]
+    return table(names, rows)
+
+
 def measure_page(folder: Path, repeats: int = 15) -> str:
     """Return the table of what the page takes from the key to the first image."""
     from playwright.sync_api import sync_playwright
@@ -346,6 +475,7 @@ def measured(parts: Sequence[str], folder: Path, seconds: float) -> Iterator[str
         "exported": lambda: measure_exported(folder, seconds),
         "memory": lambda: measure_memory(folder, 20_000),
         "harm": lambda: measure_harm(folder),
+        "waits": lambda: measure_waits(folder),
         "page": lambda: measure_page(folder),
     }
     for part in parts or tables:
@@ -355,7 +485,7 @@ def measured(parts: Sequence[str], folder: Path, seconds: float) -> Iterator[str
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=["load", "exported", "memory", "harm", "page", []])
+    parser.add_argument("parts", nargs="*", choices=["load", "exported", "memory", "harm", "waits", "page", []])
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--folder", type=Path)

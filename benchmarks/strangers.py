@@ -227,7 +227,7 @@ def index_companions(folder: Path, count: int, seed: int, gigabytes: float) -> l
             write_companion(photos / f"{number:07d}.jpg", draw.choice([*COMPANIONS]), draw)
         out = folder / f"index{start}"
         status, said, seconds = run(["index", str(folder / "model"), str(photos), "--out", str(out)], gigabytes)
-        items = len(len(Index.open(out))) if status == 0 else 0
+        items = len(Index.open(out)) if status == 0 else 0
         checked, more, longer = run(["data", "check", str(photos)], gigabytes)
         traced = ("Traceback" in said) + ("Traceback" in more)
         rows.append([len(some), items, status, seconds, checked, longer, traced])

@@ -497,7 +497,35 @@ def saved_or_learned(before: Any, after: Any, found: Any) -> str:
     return "" if close(found, {**before, "lines": after["lines"]}) else "neither saved nor learned"
 
 
+def judged(home: Path, name: str = "2.jpg") -> None:
+    """Say that an image fits a sentence, unless that was said before."""
+    from openvse.errors import OpenVSEError
+    from openvse.search.judgements import Judgements
+
+    kept = Judgements(home / "state" / "judgements.jsonl")
+    try:
+        if name not in kept.of("a dog"):
+            kept.add("a dog", name, True)
+    except OpenVSEError as error:
+        raise SystemExit(f"openvse: error: {error}") from error
+
+
+def in_judged(state: Path) -> Any:
+    """Return all judgements."""
+    from openvse.search.judgements import Judgements
+
+    return {query: dict(items) for query, items in Judgements(state / "judgements.jsonl").every().items()}
+
+
 CASES: tuple[Case, ...] = (
+    Case(
+        "serve fits",
+        "serve",
+        said("serve", "STATE"),
+        look=in_judged,
+        prepare=lambda home: ((home / "state").mkdir(), judged(home, "1.jpg"))[1],
+        work=judged,
+    ),
     Case(
         "serve teach",
         "serve --teach",

@@ -102,6 +102,8 @@ def forked(work: Callable[[], object], log: Path) -> Ended:
             code = 0
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+            if isinstance(stop.code, str):
+                print(stop.code, file=sys.stderr)
         except BaseException:
             traceback.print_exc()
         finally:

@@ -54,7 +54,13 @@ def test_nothing_is_left_out(tmp_path):
     assert names(refusal(DataError, list_media, tmp_path / "gone"), "gone")
 
 
-ESCAPES = [("a b.jpg", "a b.jpg"), ("é\u202f1.png", "é\u202f1.png"), ("a\x1b[2Jb", r"a\x1b[2Jb"), ("\udce9", r"\udce9")]
+ESCAPES = [
+    ("a b.jpg", "a b.jpg"),
+    ("é\u202f1.png", "é\u202f1.png"),
+    ("a\x1b[2Jb", r"a\x1b[2Jb"),
+    ("\udce9", r"\udce9"),
+    ("a\u202egpj", r"a\u202egpj"),
+]
 
 
 def test_odd_characters_are_escaped():
@@ -76,8 +82,7 @@ def test_links_are_listed_if_they_are_files_and_not_followed_into_folders(tmp_pa
     (tmp_path / "file.jpg").symlink_to(tmp_path / "real" / "a.jpg")
     (tmp_path / "folder.jpg").symlink_to(tmp_path / "real")
     (tmp_path / "dangling.jpg").symlink_to(tmp_path / "nowhere")
-    names = [path.name for path in list_media(tmp_path).paths]
-    assert names == ["dangling.jpg", "file.jpg", "gone.jpg", "a.jpg"]
+    assert [path.name for path in list_media(tmp_path).paths] == ["dangling.jpg", "file.jpg", "gone.jpg", "a.jpg"]
 
 
 @pytest.mark.medium

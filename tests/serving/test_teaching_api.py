@@ -50,7 +50,8 @@ def test_a_caption_changes_the_next_search_and_is_undone(taught: tuple[TestClien
     client, file = taught
     before, lines = best(client), file.read_bytes()
     asked = client.get("/api/teach").json()
-    assert [asked[name] for name in ("items", "captioned", "learns_from", "train")] == [24, 19, 20, ""]
+    assert [asked[name] for name in ("items", "captioned", "learns_from", "can_train")] == [24, 19, 20, False]
+    assert "too few to train" in client.post("/api/teach/train").text
     first, second, third = (each["key"] for each in asked["next"])
     assert {each["id"] for each in asked["next"]} < {f"{number:02d}.jpg" for number in range(19, 24)}
     skipped = client.get("/api/teach", params={"passed": [first, second]}).json()

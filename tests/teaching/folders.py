@@ -16,11 +16,11 @@ from tests.conftest import draw_photo
 SAID = ["a red dog runs", "the green cat sleeps", "two blue birds in the water", "grass"]
 
 
-def small_model(classes: int = 0) -> TwoTower:
+def small_model(classes: int = 0, width: int = 8) -> TwoTower:
     """Return a model that ends in linear maps, with ImageNet's classes or none."""
     encoder = {"name": "efficientnet_lite0", "image_size": 32, "projection": "none", "pretrained": bool(classes)}
     tree = {
-        "embed_dim": 8,
+        "embed_dim": width,
         "image": {"encoder": encoder, "aggregator": {"name": "pooled_linear", "classes": classes}},
         "text": {"encoder": {"name": "bigru", "word_dim": 4, "min_count": 1}, "aggregator": "pooled_linear"},
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 import openvse.teaching.captions as captions_module
+import openvse.teaching.teacher as teacher_module
 from openvse.errors import DataError, IndexFormatError, MissingItemError, TextError
 from openvse.indexing import Index, build_index, maintenance
 from openvse.indexing.manifest import find_model
@@ -146,6 +149,60 @@ def test_the_index_on_the_disk_follows_once(tmp_path: Path, monkeypatch: pytest.
     assert again.captions["20.jpg"] == ["grass", "a red dog"]
     again.close()
     assert Index.open(out).manifest.model == found.fingerprint
+
+
+@pytest.mark.medium
+def test_ridge_and_share_stay_until_it_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, out = make_index(tmp_path, 28, 24), tmp_path / "index"
+    given: list[Any] = []
+    whole = linear_maps
+    monkeypatch.setattr(teacher_module, "linear_maps", lambda *a, like, **k: (given.append(like), whole(*a, **k))[1])
+    teacher = Teacher(out, model)
+    for number in range(24, 28):
+        teacher.teach(f"{number}.jpg", "a red dog")
+    teacher.close()
+    assert [like is None for like in given] == [True, False, False, False, False, True]
+
+
+@pytest.mark.medium
+def test_a_model_that_was_trained_beside_is_used_if_it_is_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, out, run = make_index(tmp_path, 24, 20), tmp_path / "index", tmp_path / "prepared" / "run"
+    small_model(width=4).save(run / "best")
+    script = tmp_path / "python"  # in place of `python -m openvse train folder data.source=... --overwrite --out RUN`
+    script.write_text(
+        f"#!/bin/sh\necho $5\nread line || echo epoch 1\ncp -r {run.parent}/* $(dirname $8)\nexit $(cat {run}/rc)"
+    )
+    script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+    teacher = Teacher(out, model)
+    with pytest.raises(DataError, match="20 captioned images are too few to train: caption 400"):
+        teacher.train()
+    monkeypatch.setattr(teacher_module, "ENOUGH_TO_TRAIN", 20)
+
+    def trained(rc: int, best_epoch: int) -> str:
+        (run / "rc").write_text(str(rc))
+        record = {"best_epoch": best_epoch, "metrics": {"rsum": {"before": 210.04, "after": 222.5}}}
+        (run / "before_after.json").write_text(json.dumps(record))
+        teacher.train()
+        while teacher.progress()["is_training"]:
+            time.sleep(0.01)
+        return str(teacher.progress()["training"])
+
+    assert trained(3, 2) == "the training failed: epoch 1"
+    assert trained(0, 0) == "RSUM on validation was 210.0 and is 222.5 after training: the model stays as it was"
+    assert teacher.model.fingerprint == "taught-1" and Index.open(out).manifest.model == model.fingerprint
+    assert trained(0, 2) == "RSUM on validation was 210.0 and is 222.5 after training: the search uses the new model"
+    found, index = teacher.present(Index.open(out, check=True))
+    expected = found.encode_image(sorted((tmp_path / "photos").glob("*.jpg"))).vectors[:, 0]
+    assert index.manifest.dim == 4 and index.manifest.model == found.fingerprint
+    np.testing.assert_allclose(index.vectors[:, 0], expected, atol=1e-3)
+    teacher.teach("20.jpg", "Zanzibar")
+    teacher.close()
+    with SearchEngine(found, out) as engine:
+        assert next(hit.id for hit in engine.search("Zanzibar", top_k=1) if hit.matched) == "20.jpg"
+        np.testing.assert_allclose(embedded(engine), expected, atol=1e-3)
 
 
 @pytest.mark.medium

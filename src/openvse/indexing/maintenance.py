@@ -107,6 +107,7 @@ def replace_embeddings(
         vectors = embed(Index.of(path, found.manifest, found.database))
         manifest = replace(found.manifest, items=f"items-{secrets.token_hex(4)}.sqlite")
         manifest = replace(manifest, model=model, model_place=dict(place))
+        manifest = replace(manifest, num_embeddings=vectors.shape[1], dim=vectors.shape[2])
         found.database.copy(path / manifest.items)
         database = kept.enter_context(Database(path / manifest.items, write=True))
         index = replace(found, manifest=manifest, database=database)
@@ -124,7 +125,8 @@ def _copy(index: FoundIndex, opened: ExitStack, new: Float[np.ndarray, "count K 
     """Copy the rows, or write new ones, into new files, and name these instead of the old ones."""
     database, manifest, table = index.database, index.manifest, index.database.table()
     shape = manifest.num_embeddings, manifest.dim
-    old = {file.number: map_vectors(index.folder, file, manifest) for file in database.vector_files()}
+    files = database.vector_files() if new is None else ()
+    old = {file.number: map_vectors(index.folder, file, manifest) for file in files}
     written: list[VectorWriter] = []
     places: list[tuple[VectorWriter, int, int, int]] = []
     for start in range(0, len(table.ids), _ROWS):

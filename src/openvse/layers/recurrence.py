@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from openvse.functional import of_values
 from openvse.kernels import is_traced
+from openvse.registry import installed, load_part
 from openvse.types import on_cpu
 
 # Rows of packed sequences are rounded up to a multiple of this. oneDNN compiles a kernel for each new shape and stride
@@ -24,9 +25,15 @@ def packed_gru(gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "
 
     On a CPU, PyTorch's backward pass adds up the gradient of the weights, and of the whole packed batch, once for each
     time step and direction. Here both directions take each step together, and each of the two gradients is one matrix
-    product after the last step (benchmarks/gru.py). Return the states of both directions, 0 at padding.
+    product after the last step (benchmarks/gru.py). On a GPU, an installed package may have a kernel for it (the entry
+    point ``kernel.gru``). Return the states of both directions, 0 at padding.
     """
-    return (_scanned_gru if is_traced() else _packed_gru)(gru, values, mask)
+    if is_traced():
+        return _scanned_gru(gru, values, mask)
+    states: Tensor | None = None
+    if values.is_cuda and (entry := installed("kernel").get("gru")) is not None:
+        states = load_part(entry)(gru, values, mask.sum(dim=1))
+    return _packed_gru(gru, values, mask) if states is None else states
 
 
 def _packed_gru(gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "W B N H"]:

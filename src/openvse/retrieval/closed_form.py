@@ -11,7 +11,7 @@ by their probabilities, are a guess of the sentence of an image that needs no ca
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,7 @@ class Ridge:
         explained: the share of the targets' variance that the predictions of left-out items explain. Negative if the
             mean is a better guess.
         errors: the targets less the predictions of left-out items.
+        share: the weight of the middle of the network beside pooled images, from ``MIDDLE_WEIGHTS``.
     """
 
     weight: Float[np.ndarray, "C S"]
@@ -68,6 +69,7 @@ class Ridge:
     explained: float
     errors: Float[np.ndarray, "n S"]
     scale: float = 0.0
+    share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,10 @@ class LinearMaps:
 
 
 def ridge_regression(
-    images: Float[np.ndarray, "n C"], targets: Float[np.ndarray, "n S"], guesses: Float[np.ndarray, "n S"] | None = None
+    images: Float[np.ndarray, "n C"],
+    targets: Float[np.ndarray, "n S"],
+    guesses: Float[np.ndarray, "n S"] | None = None,
+    ridges: Sequence[float] = (),
 ) -> Ridge:
     """Solve ``min |Y - s G - X W|^2 + r |W|^2`` on centred data in double precision, with r chosen by leave-one-out.
 
@@ -91,6 +96,8 @@ def ridge_regression(
     Without guesses G, r has the smallest error. With them, it is the largest r whose error is within one standard error
     of the smallest (Breiman et al., 1984), because ridge and scale are both chosen. A and B are the residuals of Y and
     of G for left-out items, and ``s = max(0, <A, B> / <B, B>)``.
+
+    ``ridges`` are other candidates.
     """
     count = len(images)
     if count < LEAST_IMAGES:
@@ -116,7 +123,8 @@ def ridge_regression(
         scale = max(0.0, float((a * b).sum() / max((b**2).sum(), np.finfo(float).tiny)))
         return a - scale * b, scale
 
-    squares = {ridge: (left_out(ridge)[0] ** 2).sum(1) for ridge in (RIDGES if guesses is None else RIDGES_OF_REST)}
+    candidates = ridges or (RIDGES if guesses is None else RIDGES_OF_REST)
+    squares = {ridge: (left_out(ridge)[0] ** 2).sum(1) for ridge in candidates}
     least = min(squares.values(), key=np.mean)
     allowed = least.mean() + (0 if guesses is None else least.std(ddof=1) / np.sqrt(count))
     ridge = max(ridge for ridge, each in squares.items() if each.mean() <= allowed)
@@ -150,6 +158,7 @@ def linear_maps(
     *,
     middle: int = 0,
     noise_floor: float = NOISE_FLOOR,
+    like: Ridge | None = None,
 ) -> tuple[LinearMaps, Ridge]:
     """Return the maps of both sides, and the regression with its own error.
 
@@ -162,14 +171,16 @@ def linear_maps(
         middle: the number of columns of the middle. They are standardised and weighted against u, and the weight has
             the smallest error of left-out images, as the ridge has.
         noise_floor: the floor of ``noise_whitening``, which a very large one switches off.
+        like: a solution whose ridge and share are kept, which takes a fifth of the time or less.
     """
     targets = _mean_of_each(sentences, owners, len(images))
     pooled, likely = np.split(images, [images.shape[1] - len(table)], axis=1)
     guesses, mean = likely @ table if table.any() else None, images.mean(0, dtype=float)
     units, tried = _units(pooled, middle), []
-    for share in MIDDLE_WEIGHTS if middle else (0.0,):
+    for share in (MIDDLE_WEIGHTS if middle else (0.0,)) if like is None else (like.share,):
         scales = np.concatenate([units[: len(units) - middle], share * units[len(units) - middle :]])
-        tried.append((ridge_regression(pooled * scales, targets, guesses), scales))
+        found = ridge_regression(pooled * scales, targets, guesses, () if like is None else (like.ridge,))
+        tried.append((replace(found, share=share), scales))
     found, scales = max(tried, key=lambda each: each[0].explained)
     weight = np.vstack([scales[:, None] * found.weight, found.scale * table])
     noise = noise_whitening(sentences - targets[owners] + found.errors[owners], len(images), noise_floor)

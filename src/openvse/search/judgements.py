@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from openvse.errors import DataError
 from openvse.files import parse_json, sync, whole_characters, writing
+from openvse.media.names import escaped
 
 JUDGEMENTS = "judgements.jsonl"
 """The name of the file in the folder of an index."""
 
+_MOST_BYTES = 64 << 20
 _KNOWN = {True: True, False: False, None: None}
 
 
@@ -32,9 +35,13 @@ class Judgements:
 
     @property
     def state(self) -> object:
-        """A value that changes with every judgement."""
-        found = self.path.stat() if self.path.exists() else None
-        return found and (found.st_ino, found.st_mtime_ns, found.st_size)
+        """A value that changes with every judgement. Raise DataError if the file is a link, no file, or very large."""
+        if not os.path.lexists(self.path):
+            return None
+        found = self.path.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+            raise DataError(f"{escaped(self.path)} is a link, no file or larger than {_MOST_BYTES:,} bytes: remove it")
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def every(self) -> Mapping[str, Mapping[str, bool]]:
         """Return, for each query, whether the judged items fit, in the order in which they were judged last."""
@@ -58,6 +65,7 @@ class Judgements:
         """Add a judgement, which is on the disk afterwards. Raise DiskError if it cannot be: all others stay."""
         if not plain(query):
             raise DataError("a judgement needs the sentence that was searched: give it as the query")
+        _ = self.state
         said = {"query": plain(query), "item": whole_characters(item), "fits": fits}
         with writing(self.path, "the judgements in it stay"), self.path.open("a+b") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 1))

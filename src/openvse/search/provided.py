@@ -89,13 +89,16 @@ class Teaches(Protocol):
 
     Attributes:
         captions: the captions of the items, by their ids.
-        model: the model that knows what was taught.
         saved: the model of the index on the disk.
     """
 
     captions: dict[str, list[str]]
-    model: Any
     saved: Any
+
+    @property
+    def model(self) -> Any:
+        """The model that knows what was taught."""
+        ...
 
     @property
     def number(self) -> int:
@@ -108,6 +111,10 @@ class Teaches(Protocol):
 
     def undo(self) -> str | None:
         """Remove the captions that were taught last, and return their item, or None without any."""
+        ...
+
+    def train(self) -> None:
+        """Begin to train a model in the background, which is used if it is better."""
         ...
 
     def present(self, index: Index) -> tuple[Any, Index]:

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from openvse.errors import OpenVSEError
 
 _LOOK_S = 0.001
-_OF_CLIENT = 16  # questions of a client in one call, as others wait for it
+_OF_CLIENT = 16  # short questions of a client in one call, as others wait for it
 
 CLIENT: ContextVar[str] = ContextVar("CLIENT", default="")
 """The address of the client whose request is answered."""
@@ -48,13 +48,20 @@ class FairPlaces:
             self._held -= wanted
 
 
+async def going_on(place: asyncio.Lock | asyncio.Semaphore, working: asyncio.Future[AnswerT]) -> AnswerT:
+    """Return the result of work that holds a place until it ends, and goes on if nobody waits for it any more."""
+    working.add_done_callback(lambda _: place.release())
+    working.add_done_callback(lambda done: done.cancelled() or done.exception())  # asyncio logs what nobody looked at
+    return await asyncio.shield(working)
+
+
 class Gatherer(Generic[AskT, AnswerT]):
     """Batches questions: a call on one thread answers all that arrived during the call before.
 
     A question that finds the thread idle is answered at once. Right after a call that answered several, the next call
     waits for as many questions, at most a tenth of the time that the call took. This keeps clients that ask again at
     once in one batch. Otherwise each would be in a batch of its own from then on. Clients take turns, and a call
-    answers at most 16 questions of one.
+    answers at most 16 questions of one, by their weights (``weigh``: 1 is a short sentence).
 
     If a call fails, its questions are repeated one by one, so that only those with a fault fail.
     """
@@ -65,9 +72,10 @@ class Gatherer(Generic[AskT, AnswerT]):
         thread: Executor,
         *,
         together: int,
+        weigh: Callable[[AskT], int] = lambda question: 1,
         on_call: Callable[[int], None] = lambda count: None,
     ) -> None:
-        self._answer, self._thread, self._on_call = answer, thread, on_call
+        self._answer, self._thread, self._weigh, self._on_call = answer, thread, weigh, on_call
         self._together = together
         self._asked: dict[str, deque[_Asked[AskT, AnswerT]]] = {}  # by client, the one whose turn it is first
         self._work: asyncio.Task[None] | None = None
@@ -110,7 +118,7 @@ class Gatherer(Generic[AskT, AnswerT]):
             self._keep(client, asked)
             if not one[1].done():  # otherwise its client has gone, or was told that it takes too long
                 batch.append(one)
-                taken[client] += 1
+                taken[client] += self._weigh(one[0])
         return batch
 
     async def drained(self) -> None:

@@ -12,10 +12,9 @@ import hashlib
 import json
 import logging
 import random
-import shlex
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -41,20 +40,30 @@ from openvse.indexing.writer import IndexFolder, disk_errors
 from openvse.media.names import escaped
 from openvse.model.tower import Tower
 from openvse.model.two_tower import TwoTower
-from openvse.retrieval.closed_form import LinearMaps, described_by, linear_maps, maps_of_names, sentences_of, set_maps
+from openvse.retrieval.closed_form import (
+    LinearMaps,
+    Ridge,
+    described_by,
+    linear_maps,
+    maps_of_names,
+    sentences_of,
+    set_maps,
+)
 from openvse.retrieval.names import LEAST_CAPTIONED, class_names
 from openvse.search.sheets import captions_beside
 from openvse.teaching.captions import CaptionFile, checked_captions
 from openvse.teaching.choosing import next_images
 from openvse.teaching.described import FOLDER, Described, can_learn, map_of, name_of
+from openvse.teaching.training import TrainingBeside
 from openvse.training.inputs import AUTO
 
-ENOUGH_TO_TRAIN = 300
-"""The captioned images from which on training learns more than a linear map."""
+ENOUGH_TO_TRAIN = 400
+"""The captioned images from which on training learns more than a linear map: 300 beside those that measure it."""
 
 _TAUGHT = "taught"  # the setting of an index with a digest of what it has learned
 _MODEL = "model"  # how the folders of models in an index begin
 _QUIET_S, _LONG_S = 10.0, 60.0
+_GROWN = 1.25  # how many more captioned images need another ridge
 _ALIKE = 0.7  # the cosine from which on words say the same
 _SAMPLE = 1000  # items that stand for all
 _MOST_WORDS = 500  # of captions, which may be suggested
@@ -96,8 +105,8 @@ class Teacher:
 
     Attributes:
         captions: the captions of the items, by their ids.
-        model: the model that knows what was taught.
         saved: the model of the index on the disk.
+        training: a training that was begun here.
 
     Raises:
         DataError: no caption can be saved there.
@@ -128,7 +137,11 @@ class Teacher:
         self._known: dict[str, Float[np.ndarray, "S"]] = {}  # pooled sentences
         self._turn, self._changed = RLock(), Condition()
         self._number, self._is_ended, self._told = 0, False, ""
-        self.model, self.saved = self._model, self._model
+        self._mapped, self.saved = self._model, self._model
+        self._trained: Any = None  # a model that was trained here, by which items are found
+        self._trained_from = 0  # captioned images of the last training
+        self.training = TrainingBeside(place / FOLDER / "trained", self._use)
+        self._solved: tuple[int, Ridge] | None = None  # from how many images ridge and share were chosen
         none = np.empty(0, np.int64)
         self._seen: tuple[ItemTable, Int[np.ndarray, "count"]] = ItemTable([], *[none] * 7), none  # rows of the items
         self._rows: dict[str, int] = {}
@@ -144,6 +157,11 @@ class Teacher:
     def number(self) -> int:
         """A number that changes whenever something was learned."""
         return self._number
+
+    @property
+    def model(self) -> Any:
+        """The model that knows what was taught."""
+        return self._trained or self._mapped
 
     def teach(self, item: str, captions: str | Iterable[str]) -> None:
         """Save captions of an item, and learn from them. The captions that it has stay.
@@ -185,7 +203,7 @@ class Teacher:
     def _taught(self, item: str) -> None:
         self._unsaid.add(item)
         self._say()
-        self._learn()
+        self._learn(anew=False)
         with self._changed:
             self._changed.notify_all()
 
@@ -217,8 +235,11 @@ class Teacher:
             self._known |= zip(new, sentences_of(described_by(self._model), new), strict=True)
         return np.array([self._known[each] for each in texts]).reshape(-1, self._table.shape[1])
 
-    def _learn(self) -> None:
-        """Solve the maps from all captions, or from the names if these are few. ``present`` has the result."""
+    def _learn(self, *, anew: bool = True) -> None:
+        """Solve the maps from all captions, or from the names if these are few. ``present`` has the result.
+
+        Unless ``anew``, the ridge and the share of the middle stay until there are a quarter more images.
+        """
         self._number += 1
         if self._described is None:
             return
@@ -229,15 +250,19 @@ class Teacher:
             owners = np.repeat(np.arange(len(captioned)), [len(texts) for texts in captioned.values()])
             sentences = self._sentences([text for texts in captioned.values() for text in texts])
             middle = self._model.image.aggregator.middle
-            maps, _ = linear_maps(images, sentences, owners, self._table, width, middle=middle)
-        elif self._table.any() and (self.model is not self._model or self._learned):
+            count, like = self._solved or (0, None)
+            if anew or not count / _GROWN < len(captioned) < count * _GROWN:
+                count, like = len(captioned), None
+            maps, found = linear_maps(images, sentences, owners, self._table, width, middle=middle, like=like)
+            self._solved = count, found
+        elif self._table.any() and (self._mapped is not self._model or self._learned):
             there = np.array([row for row in self._rows.values() if row >= 0])
             seen = self._described.rows(there[:: len(there) // _SAMPLE + 1]).mean(0)
             pooled = len(seen) - len(self._table)
             maps = maps_of_names(self._table, seen[pooled:], pooled, width)
         else:
             return
-        self.model = TaughtModel(self._model, maps, f"taught-{self._number}")
+        self._mapped = TaughtModel(self._model, maps, f"taught-{self._number}")
 
     def _look(self, index: Index) -> Int[np.ndarray, "count"]:
         """Return the rows of the descriptions of all items, and describe those that are not described yet."""
@@ -276,6 +301,8 @@ class Teacher:
     def _follow(self) -> None:
         """Let the index on the disk follow when nothing was taught for some seconds, and its towers when for longer."""
         quiet, finished = 0.0, self._model
+        if self._described is not None:
+            _ = self._table  # so that the first caption does not wait for it
         while not self._is_ended:
             number = self._number
             with self._changed:
@@ -296,25 +323,19 @@ class Teacher:
         """
         with self._turn:
             digest = hashlib.sha256(json.dumps(sorted(self.captions.items())).encode()).hexdigest()[:16]
-            live, rows = self.model, self._seen[1]
-        if not isinstance(live, TaughtModel) or digest == self._learned:
-            return
+            if not isinstance(self.model, TaughtModel) or digest == self._learned:
+                return
+            self._learn()
+            live, rows = self._mapped, self._seen[1]
+
+        def embed(index: Index) -> Float[np.ndarray, "count K D"]:
+            with self._turn:
+                return self._embedded(self._look(index), live)[:, np.newaxis]
+
         try:
             if -1 in rows:
                 raise DataError(f"{int((rows < 0).sum()):,} images cannot be read")
-            model = live.plain(f"A linear map from {len(self.captions):,} captioned images.")
-            folder = model.save(self.place / f"{_MODEL}-{model.fingerprint}")
-            place = place_of(folder, self.place)
-
-            def embed(index: Index) -> Float[np.ndarray, "count K D"]:
-                with self._turn:
-                    return self._embedded(self._look(index), live)[:, np.newaxis]
-
-            replace_embeddings(self.place, model.fingerprint, place, embed, {_TAUGHT: digest})
-            self.saved, self._learned = model, digest
-            for other in self.place.glob(f"{_MODEL}*"):
-                if other != folder:
-                    shutil.rmtree(other, ignore_errors=True)
+            self._publish(live.plain(f"A linear map from {len(self.captions):,} captioned images."), embed, digest)
         except OpenVSEError as error:
             if message_of(error) != self._told:
                 _logger.warning("the index on the disk does not know yet what was taught: %s", message_of(error))
@@ -322,9 +343,47 @@ class Teacher:
         with self._turn:
             self._say()
 
+    def _publish(self, model: TwoTower, embed: Callable[[Index], Float[np.ndarray, "count K D"]], digest: str) -> None:
+        """Save a model in the index, and give all items its embeddings by one rename."""
+        folder = model.save(self.place / f"{_MODEL}-{model.fingerprint}")
+        replace_embeddings(self.place, model.fingerprint, place_of(folder, self.place), embed, {_TAUGHT: digest})
+        self.saved, self._learned = model, digest
+        for other in self.place.glob(f"{_MODEL}*"):
+            if other != folder:
+                shutil.rmtree(other, ignore_errors=True)
+
+    def train(self) -> None:
+        """Begin to train a model from the captions in another process. ``training`` tells how far it is.
+
+        Raises:
+            DataError: there are too few captions, or another training has not ended.
+        """
+        if len(self.captions) < ENOUGH_TO_TRAIN:
+            raise DataError(f"{len(self.captions):,} captioned images are too few to train: caption {ENOUGH_TO_TRAIN}")
+        self._trained_from = len(self.captions)
+        self.training.begin(Path(self._root.path) if self._file.path.name == METADATA else self._file.path)
+
+    def _use(self, trained: Any) -> None:
+        """Let the index, and all searches, use a model that was trained. The linear maps go on to suggest words."""
+        known: dict[tuple[str, int, int], Float[np.ndarray, "K D"]] = {}
+
+        def embed(index: Index) -> Float[np.ndarray, "count K D"]:
+            table = index.table
+            facts = [*zip(table.ids, table.modified_ns.tolist(), table.sizes.tolist(), strict=True)]
+            if new := [place for place, fact in enumerate(facts) if fact not in known]:
+                rows = trained.encode_image(index.image_path(place) for place in new).vectors.numpy()
+                known.update(zip([facts[place] for place in new], rows, strict=True))
+            return np.stack([known[fact] for fact in facts])
+
+        embed(Index.open(self.place))  # before others have to wait
+        with self._turn:
+            self._publish(trained, embed, "")
+            self._trained, self._number = trained, self._number + 1
+
     def close(self) -> None:
-        """Let the index on the disk follow, and let others teach."""
+        """End a training, let the index on the disk follow, and let others teach."""
         self._is_ended = True
+        self.training.close()
         with self._changed:
             self._changed.notify_all()
         self._settling.join()
@@ -348,7 +407,7 @@ class Teacher:
     def words(self, item: str, count: int = 12) -> list[str]:
         """Return the best names and words of captions for an item, by how much better they fit it than other items."""
         with self._turn:
-            model, row = self.model, self._rows.get(item, -1)
+            model, row = self._mapped, self._rows.get(item, -1)
             if self._described is None or row < 0:
                 return []
             words, raw = self._candidates()
@@ -373,12 +432,14 @@ class Teacher:
         return [*names, *own], np.concatenate([self._table[: len(names)], self._sentences(own)])
 
     def progress(self) -> dict[str, Any]:
-        """Return how many images there are, how many have captions, and from how many on captions are learned."""
-        root = self._root.path if self._file.path.name == METADATA else self._file.path
-        train = f"openvse train folder data.source={shlex.quote(str(root))}" if self._described is not None else ""
+        """Return how much was taught, from how many captioned images on it is learned, and what a training says."""
+        enough = max(ENOUGH_TO_TRAIN, self._trained_from + 1)
+        can_train = self._described is not None and len(self.captions) >= enough
         return {
             "items": len(self._rows),
             "captioned": len(self.captions),
-            "learns_from": LEAST_CAPTIONED if self._described is not None else None,
-            "train": train if len(self.captions) >= ENOUGH_TO_TRAIN else "",
+            "learns_from": None if self._described is None or self._trained is not None else LEAST_CAPTIONED,
+            "can_train": can_train and not self.training.is_running,
+            "is_training": self.training.is_running,
+            "training": self.training.said,
         }

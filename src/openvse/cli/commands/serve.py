@@ -108,6 +108,7 @@ def serve(
 
     if holds_pictures(index):
         index = str(index_of(Path(index), model, yes=yes, device=device, teach=teach is not None)[0])
+        model = None  # the index names it
     second = None if rerank is None else Reranking.read(rerank)
     top = Settings.rerank_top if second is None else second.top
     chosen = settings(rerank_top=top, limits=limits)

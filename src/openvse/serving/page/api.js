@@ -56,6 +56,7 @@ export const looked = (key, q, signal) => ask(`api/items/${key}/looked?${new URL
 export const question = (key, text, signal) => ask(`api/items/${key}/ask`, { ...json({ question: text }), signal });
 export const teachNext = (passed) => ask(`api/teach?${new URLSearchParams(passed.map((key) => ["passed", key]))}`);
 export const teach = (key, captions) => ask(`api/items/${key}/captions`, json({ captions }));
+export const train = () => ask("api/teach/train", { method: "POST" });
 export const undo = () => ask("api/teach/undo", { method: "POST" });
 export const judged = (text) => ask(`api/judgements?${new URLSearchParams({ text })}`);
 export const judge = (said) => ask("api/judgements", json(said));

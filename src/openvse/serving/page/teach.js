@@ -12,6 +12,7 @@ let place = -1;  // of the photograph that is shown, among them
 let coming = [];  // the next ones
 let saving = Promise.resolve();
 let query = "";
+let look;  // when the page looks again
 
 const shown = () => seen[place];
 const say = (text) => { by("status").textContent = text; };
@@ -30,9 +31,17 @@ async function learn() {
   const least = now.learns_from;
   const need = least === null ? "Captions are found by their words." : now.captioned < least ? `From ${least} on, the search learns from them.` : "The search has learned from them.";
   by("progress").textContent = `${count(now.captioned)} of ${count(now.items)} have captions. ${need}`;
-  by("more").hidden = !now.train;
-  by("more").textContent = `Training would learn more now: ${now.train}`;
+  training(now);
   if (query) search();
+}
+
+// Training goes on in the background. The page looks now and then how far it is.
+
+function training(now) {
+  by("more").hidden = !now.can_train;
+  by("trained").textContent = now.training && `Training: ${now.training}`;
+  clearTimeout(look);
+  if (now.is_training) look = setTimeout(() => learn().catch(trouble), 3000);
 }
 
 function show(at) {
@@ -141,6 +150,7 @@ by("form").addEventListener("submit", (event) => { event.preventDefault(); save(
 by("pass").addEventListener("click", next);
 by("back").addEventListener("click", back);
 by("undo").addEventListener("click", undo);
+by("train").addEventListener("click", () => api.train().then(learn).catch(trouble));
 by("try").addEventListener("submit", (event) => { event.preventDefault(); query = by("q").value.trim(); if (query) search(); });
 by("line").addEventListener("keydown", (event) => {
   const line = by("line"), isOne = !line.value.includes("\n");
