@@ -1,12 +1,13 @@
 """What a GPU computes and how fast: agreement with the CPU, training, pooling, evaluation, indexing.
 
-python benchmarks/gpu.py                                  # about four minutes
+python benchmarks/gpu.py                                  # about four minutes, at most eight
 python benchmarks/gpu.py --only steps --json table.json   # one section, also as JSON
 python benchmarks/gpu.py --device cpu --share 0.02        # tries the script where there is no GPU
 
 It reads no data and no network: features, pictures, sentences and weights are drawn. A row is printed as soon as it is
-measured, and a section that fails is a row that says so. Training goes through ``run_recipe`` on stored features
-(CLIP: on JPEG files). The plain loop beside it has the same modules, and its one batch is on the device.
+measured. A section that fails, or takes longer than its limit, is a row that says so. Training goes through
+``run_recipe`` on stored features (CLIP: on JPEG files). The plain loop beside it has the same modules, and its one
+batch is on the device.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import copy
 import json
 import os
+import signal
 import tempfile
 import time
 import traceback
@@ -50,6 +52,7 @@ from openvse.similarities import SetMax
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe
 from openvse.tasks.run import run_recipe
+from openvse.training.environment import source_commit
 from openvse.training.inputs import RunInputs
 from openvse.training.records import Silent, StepReport
 from openvse.types import Batch, EmbeddingSet, Features, Inputs, Relevance, ScoredBatch
@@ -89,6 +92,28 @@ MODELS = (
 )
 
 
+class LateError(Exception):
+    """A section has taken longer than its limit."""
+
+
+@contextmanager
+def limited(what: str, seconds: int, to: Results) -> Iterator[None]:
+    """Stop after some seconds, with a row that says so, so that the sections after it still have their time."""
+
+    def stop(*_: object) -> None:
+        raise LateError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    except LateError:
+        to.add(what, f"stopped after its {seconds} s")
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @dataclass
 class Results:
     """The rows of the table; each is printed when it is known."""
@@ -107,6 +132,8 @@ class Results:
         """Turn an error into a row, so that the others are still measured."""
         try:
             yield
+        except LateError:  # ends the whole section
+            raise
         except Exception as error:
             traceback.print_exc()
             self.add(what, f"failed: {type(error).__name__}: {str(error)[:200]}")
@@ -408,11 +435,12 @@ def gpo_beside_max(place: Place, names: dict[str, str], to: Results) -> None:
 
 def steps(place: Place, names: dict[str, str], to: Results) -> None:
     """Time the training of each model."""
-    with to.guarded("GPO / max, a step"):
+    with limited("GPO / max, a step", MODEL_S, to), to.guarded("GPO / max, a step"):
         gpo_beside_max(place, names, to)
     for model in MODELS:
         for precision in model.precisions if place.is_gpu else ("fp32",):
-            with to.guarded(f"{model.name}, {precision}"):
+            what = f"{model.name}, {precision}"
+            with limited(what, MODEL_S, to), to.guarded(what):
                 time_training(model, precision, names, place, to)
 
 
@@ -570,7 +598,11 @@ def prepare(place: Place, chosen: set[str]) -> dict[str, str]:
     return names
 
 
-SECTIONS = ("agreement", "pooling", "evaluation", "index", "steps")
+SECTIONS = {"agreement": 40, "pooling": 30, "evaluation": 40, "index": 80}
+"""The most seconds of each section. Together with 30 for what is drawn and ``MODEL_S`` for each of seven rows of steps,
+and as much for GPO beside the maximum, they stay below eight minutes."""
+MODEL_S = 30
+FREE = nullcontext()  # steps, whose rows have limits of their own
 
 
 def main() -> None:
@@ -578,7 +610,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--share", type=float, default=1.0, help="of the sizes, to try the script")
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, metavar="SECTION")
+    parser.add_argument(
+        "--only", nargs="+", choices=(*SECTIONS, "steps"), default=(*SECTIONS, "steps"), metavar="SECTION"
+    )
     parser.add_argument("--json", type=Path, help="a file for the rows, and for what took the time of a step")
     given = parser.parse_args()
     device = torch.device(given.device)
@@ -587,11 +621,11 @@ def main() -> None:
         return
     to, chosen = Results(), set(given.only)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
-    print(f"{name}: {environment()}", flush=True)
+    print(f"{name}: {environment()}, commit {source_commit()}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         place = Place(device, Path(folder), given.share)
         names: dict[str, str] = {}
-        with to.guarded("drawing"):
+        with limited("drawing", 30, to), to.guarded("drawing"):
             names = prepare(place, chosen)
         for section, run in (
             ("agreement", lambda: agreement(place, to)),
@@ -601,10 +635,14 @@ def main() -> None:
             ("steps", lambda: steps(place, names, to)),
         ):
             if section in chosen:
-                with to.guarded(section):
+                with (
+                    to.guarded(section),
+                    limited(section, SECTIONS[section], to) if section in SECTIONS else nullcontext(),
+                ):
                     run()
                 if given.json is not None:
-                    found = {"device": name, "environment": environment(), "rows": to.rows, "details": to.details}
+                    facts = {"device": name, "environment": environment(), "commit": source_commit()}
+                    found = {**facts, "rows": to.rows, "details": to.details}
                     given.json.write_text(json.dumps(found, indent=1))
     print(f"\n{table(['what', name, 'goal'], to.rows)}")
 

@@ -17,14 +17,13 @@ from openvse.functional import position_mask
 from openvse.layers.recurrence import packed_gru
 
 BATCH, LONGEST, WORDS = 128, 26, 300
-Run = Callable[[nn.GRU, Tensor, Tensor], tuple[Tensor, Tensor]]
+Run = Callable[[nn.GRU, Tensor, Tensor], Tensor]
 
 
-def pytorch(gru: nn.GRU, words: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def pytorch(gru: nn.GRU, words: Tensor, mask: Tensor) -> Tensor:
     """Pack, run and pad, as PyTorch's documentation does."""
     packed = pack_padded_sequence(words, mask.sum(dim=1), batch_first=True, enforce_sorted=False)
-    states, final = gru(packed)
-    return pad_packed_sequence(states, batch_first=True)[0], final
+    return pad_packed_sequence(gru(packed)[0], batch_first=True)[0]
 
 
 def masks() -> Iterator[Tensor]:
@@ -41,7 +40,7 @@ def step(run: Run, gru: nn.GRU, words: Tensor, drawn: Iterator[Tensor], precisio
     """Run forward and backward on another batch."""
     mask = next(drawn)
     with torch.autocast("cpu", precision, enabled=precision != torch.float32):
-        states = run(gru, words, mask)[0]
+        states = run(gru, words, mask)
     states.float().square().sum().backward()
 
 

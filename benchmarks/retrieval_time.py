@@ -24,7 +24,7 @@ from openvse.model.tower import evaluating
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.tasks.recipes import parse_recipe
-from openvse.training.memory import expect_memory
+from openvse.training.environment import expect_memory
 from openvse.types import EmbeddingSet, Inputs
 from openvse_papers.analysis.opening import open_two_towers
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from openvse.errors import DataError
 from openvse.kernels import is_traced
 from openvse.kernels.ranked import is_usable, sort_elements, sum_ranked
-from openvse.types import EmbeddingSet, Inputs, moved, on_cpu
+from openvse.types import EmbeddingSet, Inputs, knows, moved_together, on_cpu
 
 __all__ = ["masked_max", "masked_mean", "normalize"]
 
@@ -35,9 +38,7 @@ def masked_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Floa
 
 def _filled(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], value: float) -> Float[Tensor, "B N L"]:
     """Return the elements with a value in place of padding, as a copy only where there is padding."""
-    if local.device.type == "cpu" and not is_traced() and bool(mask.all()):
-        return local
-    return local.masked_fill(~mask.unsqueeze(-1), value)
+    return local if is_full(mask) else local.masked_fill(of_values(mask, padding)[0].unsqueeze(-1), value)
 
 
 def masked_k_max(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], k: int) -> Float[Tensor, "B L"]:
@@ -57,9 +58,9 @@ def soft_pool(
     local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"], logits: Float[Tensor, "B N L"] | None = None
 ) -> Float[Tensor, "B L"]:
     """Return ``v_d = sum_n softmax_n(g_nd) x_nd`` for logits g. g = x is SoftPool (eq. 2 and 3, and VSE+2AD, eq. 4)."""
-    padding = ~mask.unsqueeze(-1)
-    weights = (local if logits is None else logits).masked_fill(padding, MASKED).softmax(dim=1)
-    return (weights * local.masked_fill(padding, 0.0)).sum(dim=1)
+    missing = of_values(mask, padding)[0].unsqueeze(-1)
+    weights = (local if logits is None else logits).masked_fill(missing, MASKED).softmax(dim=1)
+    return (weights * local.masked_fill(missing, 0.0)).sum(dim=1)
 
 
 def sort_descending(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L N"]:
@@ -70,15 +71,15 @@ def sort_descending(local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) ->
     """
     if is_usable(local):
         return sort_elements(local, mask).transpose(1, 2)
-    padded = is_traced() or not bool(on_cpu(mask).all())
-    if padded:
-        local = local.masked_fill(~mask.unsqueeze(-1), MASKED)
+    if padded := not is_full(mask):
+        missing, beyond = of_values(mask, padding)
+        local = local.masked_fill(missing.unsqueeze(-1), MASKED)
     columns = local.transpose(1, 2).contiguous()
     here = columns.device.type == "cpu" and not is_traced()
     by_numpy = here and not bool(columns.isnan().any())  # NumPy sorts NaN to the other end
     ranked = _sort_on_cpu(columns) if by_numpy else columns.sort(dim=-1, descending=True).values
     if padded:
-        ranked = ranked.masked_fill(~position_mask(mask.sum(dim=1), local.shape[1]).unsqueeze(1), 0.0)
+        ranked = ranked.masked_fill(beyond.unsqueeze(1), 0.0)
     return ranked
 
 
@@ -126,20 +127,58 @@ def position_mask(lengths: Int[Tensor, "B"], size: int) -> Bool[Tensor, "B N"]:
     return torch.arange(size, device=lengths.device) < lengths.unsqueeze(1)
 
 
-def distinct_sizes(mask: Bool[Tensor, "B N"]) -> tuple[Int[Tensor, "U"], Int[Tensor, "B"]]:
+Make: TypeAlias = Callable[[Tensor], Sequence[Tensor]]
+_MADE: MutableMapping[Tensor, dict[Make, Sequence[Tensor]]] = WeakTensorKeyDictionary()
+
+
+def of_values(given: Tensor, make: Make, *more: Make) -> Sequence[Tensor]:
+    """Return what a function makes of a mask or of sizes: on the CPU, once, and copied to their device together.
+
+    Each function of ``more`` reads the first result of the one before, and its results are copied for later calls. If
+    the CPU does not know the values, the device runs the function.
+    """
+    if given.device.type == "cpu" or is_traced() or not knows(given):
+        return make(given)
+    if (known := _MADE.setdefault(given, {})).get(make) is None:
+        results, source = [], on_cpu(given)
+        for each in (make, *more):
+            results.append(each(source))
+            source = results[-1][0]
+        copies = iter(moved_together([tensor for made in results for tensor in made], given.device))
+        for each, made in zip((make, *more), results, strict=True):
+            _MADE.setdefault(given, {})[each] = copied = [next(copies) for _ in made]
+            given = copied[0]
+    return known[make]
+
+
+def distinct_sizes(mask: Bool[Tensor, "B N"]) -> tuple[Tensor, ...]:
     """Return the distinct numbers of real elements, ascending, and the index of each item's number among them."""
-    sizes, group = torch.unique(on_cpu(mask).sum(dim=1), return_inverse=True)
-    return moved(sizes, mask.device), moved(group, mask.device)
+    return tuple(torch.unique(mask.sum(dim=1), return_inverse=True))
+
+
+def padding(mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Tensor]:
+    """Return where elements are missing, and which ranks have none after they are sorted."""
+    return ~mask, ~position_mask(mask.sum(dim=1), mask.shape[1])
+
+
+def is_full(mask: Bool[Tensor, "*b"]) -> bool:
+    """Return whether a mask is True everywhere, as far as that is known without waiting for its device."""
+    return not is_traced() and knows(mask) and bool(on_cpu(mask).all())
+
+
+indices: Make = functools.partial(torch.nonzero, as_tuple=True)  # type: ignore[assignment]
+"""Returns the indices of True values, one tensor for each dimension."""
 
 
 def places_of(mask: Bool[Tensor, "*b"], device: torch.device | None = None) -> tuple[Int[Tensor, "P"], ...]:
     """Return the indices of True values, on the device of the mask or on another."""
-    return tuple(moved(each, device or mask.device) for each in on_cpu(mask).nonzero(as_tuple=True))
+    return tuple(of_values(mask, indices) if device is None else moved_together(indices(on_cpu(mask)), device))
 
 
-def transposed(mask: Bool[Tensor, "A C"]) -> Bool[Tensor, "C A"]:
-    """Return the transposed mask, of which ``on_cpu`` knows as much."""
-    return moved(on_cpu(mask).T, mask.device)
+def rows_at(rows: Shaped[Tensor, "A C"], places: Int[Tensor, "P"]) -> Shaped[Tensor, "P C"]:
+    """Return ``rows[places]``, without a copy if it is known that the places are those of all rows in their order."""
+    are_all = len(rows) == len(places) and knows(places) and bool((on_cpu(places) == torch.arange(len(rows))).all())
+    return rows if are_all else rows[places]
 
 
 def mean_where(values: Float[Tensor, "*b"], mask: Bool[Tensor, "*b"]) -> Float[Tensor, ""]:
@@ -162,6 +201,13 @@ def sinusoidal_positions(
     The printed equation separates w_j and k by a comma. It is their product, as in the Transformer. Even columns are
     sines, odd columns cosines.
     """
+    make = _sines_and_cosines.__wrapped__ if is_traced() else _sines_and_cosines
+    return make(size, dim, dtype, device)
+
+
+@functools.lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _sines_and_cosines(size: int, dim: int, dtype: torch.dtype, device: torch.device | None) -> Float[Tensor, "N D"]:
     frequencies = torch.exp(torch.arange(0, dim, 2, dtype=dtype, device=device) * (-math.log(10000.0) / dim))
     angles = torch.arange(size, dtype=dtype, device=device).unsqueeze(1) * frequencies
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)[:, :dim]
@@ -199,18 +245,19 @@ def compact(values: Tensor, mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Bool[Ten
     Returns:
         The moved values (0 where nothing is left) and their mask.
     """
-    lengths = on_cpu(mask).sum(dim=1)
-    if is_traced():  # the values must not decide a shape, and no two keys are equal
-        longest = mask.shape[1]
-        order = (longest * (~mask).long() + torch.arange(longest, device=mask.device)).argsort(dim=1)
-    else:
-        longest = int(lengths.max())
-        order = (~mask).to(torch.int8).argsort(dim=1, stable=True)[:, :longest]
-    kept = moved(position_mask(lengths, longest), mask.device)
+    order, kept = of_values(mask, _order_of_real)
     if values.dim() == 2:
         return values.gather(1, order).masked_fill(~kept, 0), kept
     gathered = values.gather(1, order.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
     return gathered.masked_fill(~kept.unsqueeze(-1), 0), kept
+
+
+def _order_of_real(mask: Bool[Tensor, "B N"]) -> tuple[Int[Tensor, "B M"], Bool[Tensor, "B M"]]:
+    """Return the places of the real elements of each row before those of the others, and which of them are real."""
+    lengths, size = mask.sum(dim=1), mask.shape[1]
+    order = (size * (~mask).long() + torch.arange(size, device=mask.device)).argsort(dim=1)  # no two keys are equal
+    longest = size if is_traced() else int(lengths.max())  # the values must not decide a shape of a program
+    return order[:, :longest], position_mask(lengths, longest)
 
 
 def pad(items: Sequence[Tensor]) -> Inputs:
@@ -235,7 +282,7 @@ def keep_at_least_one(keep: Bool[Tensor, "B N"], mask: Bool[Tensor, "B N"]) -> B
 def set_max_scores(images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
     """Return ``max_{k,l} v_{ik} . t_{tl}`` over existing embeddings: the cosine at K = 1 (PVSE eq. 5, MV-VSE eq. 6)."""
     if images.vectors.shape[1] == texts.vectors.shape[1] == 1:
-        return images.vectors[:, 0] @ texts.vectors[:, 0].T
+        return images.vectors.squeeze(1) @ texts.vectors.squeeze(1).T
     products = images.vectors.flatten(0, 1) @ texts.vectors.flatten(0, 1).T
     return best_of_sets(products, images.mask, texts.mask)
 
@@ -250,8 +297,7 @@ def best_of_sets(
         images: which embeddings of the images exist.
         texts: which embeddings of the texts exist.
     """
-    # Only on a CPU, where looking at the masks does not wait for the device.
-    if images.device.type != "cpu" or not (images.all() and texts.all()):
+    if not (is_full(images) and is_full(texts)):
         exists = images.flatten().unsqueeze(1) & texts.flatten().unsqueeze(0)
         scores = scores.masked_fill(~exists, MASKED)
     return scores.view(*images.shape, *texts.shape).amax(dim=(1, 3))
@@ -272,7 +318,28 @@ def at_least_single(values: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
 
 def normalize(vectors: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
     """Scale the last axis to unit L2 length, in at least single precision."""
-    return F.normalize(at_least_single(vectors), dim=-1)
+    vectors = at_least_single(vectors)
+    if vectors.device.type == "cpu" or is_traced():
+        return F.normalize(vectors, dim=-1)
+    units: Tensor = _Units.apply(vectors)  # type: ignore[no-untyped-call]
+    return units
+
+
+class _Units(torch.autograd.Function):
+    """``F.normalize`` with the gradient ``(g - (g . u) u) / |x|`` in four operators in place of fourteen."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor) -> Tensor:
+        lengths = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True).clamp_min(1e-12)
+        units: Tensor = vectors / lengths
+        ctx.save_for_backward(units, lengths)
+        return units
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> Tensor:
+        units, lengths = ctx.saved_tensors
+        along = (given * units).sum(dim=-1, keepdim=True)
+        return torch.div(torch.addcmul(given, units, along, value=-1), lengths)
 
 
 def unit_embeddings(embeddings: Tensor | EmbeddingSet, side: str) -> EmbeddingSet:
@@ -295,7 +362,7 @@ def unit_embeddings(embeddings: Tensor | EmbeddingSet, side: str) -> EmbeddingSe
             f"[items, embeddings per item, width]"
         )
     vectors = normalize(embeddings if embeddings.dim() == 3 else embeddings.unsqueeze(1))
-    return EmbeddingSet(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
+    return EmbeddingSet.full(vectors)
 
 
 def require_one_space(images: EmbeddingSet, texts: EmbeddingSet) -> None:

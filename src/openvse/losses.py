@@ -82,7 +82,7 @@ class Loss(nn.Module):
             raise DataError(f"the scores are {scores.dtype} {list(scores.shape)}: give floats [images, texts]{views}")
         if isinstance(self.term, MultiViewBound):
             views_of_pairs = scores if scores.dim() == 3 else scores.unsqueeze(0)
-            return self.term.of_views(views_of_pairs, _positives(views_of_pairs[0], positives))
+            return self.term.both_ways(views_of_pairs, _positives(views_of_pairs[0], positives))
         return self.term.both_ways(scores, _positives(scores, positives))
 
 

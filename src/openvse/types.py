@@ -12,10 +12,11 @@ Masks are bool and True marks a real element.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from numbers import Integral
-from typing import Protocol, TypeAlias, overload, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ __all__ = ["EmbeddingSet", "Features", "Inputs", "Relevance", "ScoredBatch"]
 
 _ORIGINS = WeakTensorKeyDictionary()
 _STAGED = 1 << 16  # bytes that CUDA copies from anywhere without blocking
+_ALIGNED = 64  # bytes: a tensor begins at a multiple of this in a piece of memory
 
 
 def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
@@ -36,12 +38,43 @@ def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
 
     Numbers that decide shapes (lengths, places) can then be computed on the CPU, while the device still works.
     """
-    if tensor.device.type == torch.device(device).type == "cpu":
-        return tensor
-    copied = _sent(tensor, device)
-    if tensor.device.type == "cpu":
-        _ORIGINS[copied] = tensor
-    return copied
+    return moved_together([tensor], device)[0]
+
+
+def moved_together(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:
+    """Copy tensors as ``moved`` does, to a GPU in one piece: a small copy takes as long as its start.
+
+    A large copy blocks unless it comes from pinned memory. PyTorch keeps that, and uses it again after the copy.
+    """
+    place, sizes = torch.device(device), [-(-each.nbytes // _ALIGNED) * _ALIGNED for each in tensors]
+    if place.type == "cuda" and all(each.device.type == "cpu" and not each.requires_grad for each in tensors):
+        piece = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=sum(sizes) > _STAGED)
+        for part, each in zip(torch.split_with_sizes(piece, sizes), tensors, strict=True):
+            _like(part, each).copy_(each)
+        parts = torch.split_with_sizes(piece.to(place, non_blocking=True), sizes)
+        copies = [_like(part, each) for part, each in zip(parts, tensors, strict=True)]
+    else:
+        copies = [each.to(place, non_blocking=place.type != "cpu") for each in tensors]
+    for copy, origin in zip(copies, tensors, strict=True):
+        if copy is not origin and origin.device.type == "cpu" and not origin.is_floating_point():
+            _ORIGINS[copy] = origin
+    return copies
+
+
+def _like(piece: Tensor, tensor: Tensor) -> Tensor:
+    """Return the beginning of a piece of bytes as a tensor like another one."""
+    return piece[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+
+
+@functools.lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _all_true(rows: int, columns: int, device: torch.device) -> Bool[Tensor, "B K"]:
+    return moved(torch.ones(rows, columns, dtype=torch.bool), device)
+
+
+def knows(tensor: Tensor) -> bool:
+    """Return whether ``on_cpu`` knows the values of a tensor without waiting for its device."""
+    return tensor.device.type == "cpu" or tensor in _ORIGINS
 
 
 def on_cpu(tensor: Tensor) -> Tensor:
@@ -54,24 +87,37 @@ def on_cpu(tensor: Tensor) -> Tensor:
     return origin
 
 
-def _changed(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+def changed(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the result of a change of a tensor, with the change also applied to its copy for ``on_cpu``."""
-    changed = change(tensor)
+    made = change(tensor)
     if tensor in _ORIGINS:
-        _ORIGINS[changed] = change(_ORIGINS[tensor])
-    return changed
+        _ORIGINS[made] = change(_ORIGINS[tensor])
+    return made
 
 
-def _sent(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Copy to a device. A large copy blocks unless it comes from pinned memory."""
-    place = torch.device(device)
-    if place.type == "cuda" and tensor.device.type == "cpu" and tensor.nbytes > _STAGED:
-        tensor = tensor.pin_memory()
-    return tensor.to(place, non_blocking=place.type != "cpu")
+MovableT = TypeVar("MovableT", bound="Movable")
+
+
+class Movable:
+    """A dataclass of tensors, and of parts that are such dataclasses."""
+
+    def map(self: MovableT, change: Callable[[Tensor], Tensor]) -> MovableT:
+        """Return the same with each of its tensors changed."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        changes: dict[str, Any] = {name: part.map(change) for name, part in parts.items() if isinstance(part, Movable)}
+        changes |= {name: change(part) for name, part in parts.items() if isinstance(part, Tensor)}
+        return replace(self, **changes)  # type: ignore[type-var]
+
+    def to(self: MovableT, device: torch.device | str) -> MovableT:
+        """Return the same on ``device``, copied together. ``on_cpu`` knows what is no float."""
+        tensors: list[Tensor] = []
+        self.map(lambda tensor: tensors.append(tensor) or tensor)  # type: ignore[func-returns-value]
+        copies = iter(moved_together(tensors, device))
+        return self.map(lambda _: next(copies))
 
 
 @dataclass(frozen=True)
-class Inputs:
+class Inputs(Movable):
     """A collated batch of one modality, ready for an encoder.
 
     Attributes:
@@ -88,28 +134,11 @@ class Inputs:
 
     def __getitem__(self, rows: slice) -> Inputs:
         """Return some of the items, as a view."""
-        return self._changed(lambda tensor: tensor[rows])
-
-    def copied(self, times: int) -> Inputs:
-        """Return a batch with each item several times in a row."""
-        return self._changed(lambda tensor: tensor.repeat_interleave(times, 0))
-
-    def _changed(self, change: Callable[[Tensor], Tensor]) -> Inputs:
-        mask = None if self.mask is None else _changed(self.mask, change)
-        return Inputs(_changed(self.values, change), mask)
-
-    def to(self, device: torch.device | str) -> Inputs:
-        """Return the same batch on ``device``, of which ``on_cpu`` knows the mask and the token ids."""
-        send = _sent if self.values.is_floating_point() else moved
-        return Inputs(send(self.values, device), None if self.mask is None else moved(self.mask, device))
-
-    def pinned(self) -> Inputs:
-        """Return the same batch in memory that a GPU can copy while it computes."""
-        return Inputs(self.values.pin_memory(), None if self.mask is None else self.mask.pin_memory())
+        return self.map(lambda tensor: changed(tensor, lambda each: each[rows]))
 
 
 @dataclass(frozen=True)
-class Graph:
+class Graph(Movable):
     """The role graphs of texts, in slots: first the event, then alternately an action and an entity (HGR).
 
     Attributes:
@@ -121,10 +150,6 @@ class Graph:
     members: Bool[Tensor, "B S N"]
     roles: Int[Tensor, "B S"]
     edges: Bool[Tensor, "B S S"]
-
-    def to(self, device: torch.device | str) -> Graph:
-        """Return the same graphs on ``device``."""
-        return Graph(moved(self.members, device), moved(self.roles, device), moved(self.edges, device))
 
 
 @dataclass(frozen=True)
@@ -151,7 +176,7 @@ class Features:
 
 
 @dataclass(frozen=True, repr=False)
-class EmbeddingSet:
+class EmbeddingSet(Movable):
     """K embeddings per item in the joint space. K = 1 is the usual case, and K = N keeps all tokens.
 
     ``numpy.asarray`` makes an array of one: ``[B, D]`` if K = 1, and otherwise ``[B, K, D]``, with 0 for missing ones.
@@ -202,20 +227,6 @@ class EmbeddingSet:
             return vectors[0] if len(vectors) == 1 else vectors.masked_fill(~mask.unsqueeze(1), 0.0)
         return self.map(lambda tensor: tensor[rows])
 
-    def to(self, device: torch.device | str) -> EmbeddingSet:
-        """Return the same embeddings on ``device``."""
-        return self.map(lambda tensor: tensor.to(device))
-
-    def detach(self) -> EmbeddingSet:
-        """Return the embeddings detached from the autograd graph."""
-        return self.map(Tensor.detach)
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> EmbeddingSet:
-        """Return the embeddings with each of their tensors changed."""
-        residual = None if self.residual is None else change(self.residual)
-        source = None if self.source is None else change(self.source)
-        return EmbeddingSet(change(self.vectors), change(self.mask), residual, source)
-
     @staticmethod
     def full(
         vectors: Float[Tensor, "B K D"],
@@ -223,8 +234,8 @@ class EmbeddingSet:
         source: Float[Tensor, "B S"] | None = None,
     ) -> EmbeddingSet:
         """Return a set of which every embedding exists."""
-        mask = moved(torch.ones(vectors.shape[:2], dtype=torch.bool), vectors.device)
-        return EmbeddingSet(vectors, mask, residual, source)
+        make = _all_true if vectors.is_cuda else _all_true.__wrapped__  # on a GPU a mask is made once
+        return EmbeddingSet(vectors, make(*vectors.shape[:2], vectors.device), residual, source)
 
     @staticmethod
     def concatenate(parts: Sequence[EmbeddingSet]) -> EmbeddingSet:
@@ -245,7 +256,7 @@ class EmbeddingSet:
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Movable):
     """A training batch: I images, T texts, and which of them belong together. No image occurs twice, except for copies.
 
     Attributes:
@@ -268,37 +279,24 @@ class Batch:
         """Return the batch with each image and text several times in a row. All copies of a pair belong together."""
         if times == 1:
             return self
+
+        def repeated(tensor: Tensor) -> Tensor:
+            return changed(tensor, lambda each: each.repeat_interleave(times, 0))
+
         keys, rows = self.partners.unbind(dim=1)
         rows = (rows.unsqueeze(1) * times + torch.arange(times, device=rows.device)).flatten()
         return replace(
             self,
-            images=self.images.copied(times),
-            texts=self.texts.copied(times),
-            positives=_changed(
-                self.positives, lambda tensor: tensor.repeat_interleave(times, 0).repeat_interleave(times, 1)
-            ),
-            image_keys=self.image_keys.repeat_interleave(times),
-            partners=torch.stack((keys.repeat_interleave(times), rows), dim=1),
+            images=self.images.map(repeated),
+            texts=self.texts.map(repeated),
+            positives=changed(repeated(self.positives), lambda each: each.repeat_interleave(times, 1)),
+            image_keys=repeated(self.image_keys),
+            partners=torch.stack((repeated(keys), rows), dim=1),
         )
-
-    def to(self, device: torch.device | str) -> Batch:
-        """Return the same batch on ``device``."""
-        return replace(
-            self,
-            images=self.images.to(device),
-            texts=self.texts.to(device),
-            positives=moved(self.positives, device),
-            image_keys=moved(self.image_keys, device),
-            partners=moved(self.partners, device),
-        )
-
-    def pinned(self) -> Batch:
-        """Return the same batch with its images and texts in memory that a GPU can copy while it computes."""
-        return replace(self, images=self.images.pinned(), texts=self.texts.pinned())
 
 
 @dataclass(frozen=True)
-class QuestionBatch:
+class QuestionBatch(Movable):
     """A batch of Q questions about I images. No image occurs twice, however many questions are about it.
 
     Attributes:
@@ -316,21 +314,6 @@ class QuestionBatch:
     targets: Float[Tensor, "Q A"]
     divisor: float
     description: str = ""
-
-    def to(self, device: torch.device | str) -> QuestionBatch:
-        """Return the same batch on ``device``."""
-        return replace(
-            self,
-            images=None if self.images is None else self.images.to(device),
-            image_of=moved(self.image_of, device),
-            questions=self.questions.to(device),
-            targets=moved(self.targets, device),
-        )
-
-    def pinned(self) -> QuestionBatch:
-        """Return the same batch with its images and questions in memory that a GPU can copy while it computes."""
-        images = None if self.images is None else self.images.pinned()
-        return replace(self, images=images, questions=self.questions.pinned())
 
 
 @dataclass(frozen=True)

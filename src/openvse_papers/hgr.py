@@ -179,7 +179,7 @@ class RoleGraphEncoder(WordsEncoder):
         mask = is_word[:, :length]
         graph = self._graph(rows, mask, is_node).to(device)
         embedded, mask = self.embedded(moved(rows[:, :length, 0].where(mask, 0), device)), moved(mask, device)
-        return Features(packed_gru(self.gru, embedded, mask)[0].mean(dim=0), mask, graph=graph)
+        return Features(packed_gru(self.gru, embedded, mask).mean(dim=0), mask, graph=graph)
 
     def save_assets(self, folder: Path) -> None:
         """Write the vocabulary, and the role graphs if a file gave some."""

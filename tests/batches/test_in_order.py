@@ -1,7 +1,6 @@
 """Batches for evaluation: every item once."""
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 
@@ -9,21 +8,13 @@ from openvse.batches.loaders import FeatureImages, PixelImages, TokenTable, imag
 from toy_data import MeanColour, MemoryFeatures, make_tokens
 
 
-@pytest.mark.medium
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_images_come_in_order(num_workers):
+def test_images_come_in_order():
     loader = FeatureImages(MemoryFeatures(7), [f"i{number}" for number in range(7)])
-    batches = list(image_batches(loader, 3, num_workers=num_workers))
+    batches = list(image_batches(loader, 3))
     assert [positions.tolist() for positions, _ in batches] == [[0, 1, 2], [3, 4, 5], [6]]
     for positions, inputs in batches:
         assert isinstance(positions, np.ndarray)
         assert inputs.values.flatten().tolist() == positions.tolist()
-
-
-def test_a_later_start():
-    loader = FeatureImages(MemoryFeatures(7), [f"i{number}" for number in range(7)])
-    assert [positions.tolist() for positions, _ in image_batches(loader, 3, start=3)] == [[3, 4, 5], [6]]
-    assert list(image_batches(loader, 3, start=7)) == []
 
 
 def test_bad_images_are_missing_from_the_positions(tmp_path):

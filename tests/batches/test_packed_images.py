@@ -42,13 +42,12 @@ def parquet(path):
 
 
 @pytest.mark.parametrize("write", [archive, parquet])
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.medium)])
-def test_batches_of_packed_images(tmp_path, write, workers):
+def test_batches_of_packed_images(tmp_path, write):
     corpus = open_corpus(write(tmp_path))
     images = image_loader(MeanColour(), corpus, None)
     seen = {
         int(position): round(float(values.mean()))
-        for positions, inputs in image_batches(images, 2, num_workers=workers)
+        for positions, inputs in image_batches(images, 2)
         for position, values in zip(positions, inputs.values, strict=True)
     }
     assert tuple(seen[number] for number in range(4)) == GREYS

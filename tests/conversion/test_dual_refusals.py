@@ -122,13 +122,13 @@ def test_an_image_tower_without_a_head(tmp_path: Path, refused: Any) -> None:
 
 
 def test_weights_that_exceed_the_memory(clip: Path, refused: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("openvse.training.memory.memory_of_machine", lambda: 50_000)
+    monkeypatch.setattr("openvse.training.environment.memory_of_machine", lambda: 50_000)
     told = refused(clip)
     assert names(told, "0.0 GB", "0.0 GB")
 
 
 def test_eight_gigabytes_on_a_machine_with_four(monkeypatch: Any) -> None:
-    monkeypatch.setattr("openvse.training.memory.memory_of_machine", lambda: 4_000_000_000)
+    monkeypatch.setattr("openvse.training.environment.memory_of_machine", lambda: 4_000_000_000)
     memory.expect_memory(3_900_000_000, "its weights")
     assert names(refusal(CheckpointError, memory.expect_memory, 8_000_000_000, "its weights"), "8.0", "4.0")
 

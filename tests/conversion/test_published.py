@@ -101,7 +101,7 @@ def test_weights_larger_than_the_memory_are_not_downloaded(cache: Path, tmp_path
     metadata = type("Metadata", (), {"size": 8_000_000_000})
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda url: metadata)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: pytest.fail("downloaded"))
-    monkeypatch.setattr("openvse.training.memory.memory_of_machine", lambda: 4_000_000_000)
+    monkeypatch.setattr("openvse.training.environment.memory_of_machine", lambda: 4_000_000_000)
     assert names(refusal(CheckpointError, place.find, "model.safetensors"), SOURCE, "8.0", "4.0")
 
 

@@ -172,12 +172,8 @@ def _note(name: str, args: Any, kwargs: Any, there: list[Emulated], target: str 
             WAITS.add(name, WAITS.counts)
         elif any(each is not None and not isinstance(each, Emulated) for each in args[1]):
             WAITS.add(f"{name} by indices of the CPU", WAITS.counts)
-    elif there and (name in _SHAPED_BY_VALUES or _repeats_unknown(name, kwargs)):
+    elif there and (name in _SHAPED_BY_VALUES or (name == "repeat_interleave" and kwargs.get("output_size") is None)):
         WAITS.add(name, WAITS.counts)
-
-
-def _repeats_unknown(name: str, kwargs: Any) -> bool:
-    return name == "repeat_interleave" and kwargs.get("output_size") is None
 
 
 def _held(value: Any) -> Any:
@@ -198,12 +194,6 @@ def _fused_cell(given: Tensor, state: Tensor, before: Tensor, given_bias: Any = 
     return new + update * (before - new), torch.stack([reset, update, new, before, of_new], 1)
 
 
-def _names_cuda(device: Any) -> bool:
-    return (isinstance(device, torch.device) and device.type == "cuda") or (
-        isinstance(device, str) and device.startswith("cuda")
-    )
-
-
 class _Operations(TorchDispatchMode):
     """Catches functions that make a tensor on the device."""
 
@@ -221,11 +211,12 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = dict(kwargs or {})
+        named.pop("pin_memory", None)
         if func in (Tensor.cuda, Tensor.cpu):
             func, args = Tensor.to, (args[0], "cuda" if func is Tensor.cuda else "cpu")
         if func is Tensor.to:
             return _moved(*args, **named)
-        if _names_cuda(named.get("device")):
+        if str(named.get("device")).startswith("cuda"):
             if func in (torch.tensor, torch.as_tensor, torch.asarray):
                 named.pop("device")
                 return args[0] if isinstance(args[0], Emulated) else _moved(func(*args, **named), "cuda")
@@ -296,6 +287,7 @@ def emulated_device() -> Iterator[Waits]:
         )
         patch.setattr(torch.nn.Module, "to", _module_to)
         patch.setattr(Tensor, "pin_memory", lambda tensor: tensor)
+        patch.setattr(torch.nn.utils.clip_grad, "_has_foreach_support", lambda *_: True)  # as of tensors of a GPU
         patch.setattr(threading.Thread, "_bootstrap_inner", _begin_with_modes)
         patch.setattr(torch.cuda, "get_device_name", lambda *_: "emulated")
         patch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,17 @@ def test_a_method_waits_at_lines_of_the_log_alone(
     before, after = (torch.load(tmp_path / run / "last.pt")["model"] for run in ("cpu", "cuda"))
     moved = max((before[name] - after[name]).abs().max() for name in before if before[name].is_floating_point())
     assert moved < 0.02
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("method", "most"), [(0, 150), (1, 252), (2, 254), (3, 210)])
+def test_a_step_starts_few_operators(method: int, most: int, bert_checkpoint: str, tmp_path: Path, monkeypatch) -> None:  # noqa: F811
+    """The counts are those outside recurrences and text models, which have kernels of their own."""
+    monkeypatch.syspath_prepend("benchmarks")
+    operators = importlib.import_module("operators")
+    corpus = write_tiny_corpus(tmp_path / "tiny", train=12, validation=4)
+    step = operators.count_step(operators.METHODS[method], corpus, bert_checkpoint, tmp_path / "run")
+    assert step.outside <= most and step.files[operators.OWN] <= 20, step.files
 
 
 @pytest.mark.medium

@@ -40,10 +40,10 @@ def loss_of(images: Tensor, texts: Tensor, weight: Tensor, positives: Tensor, ke
     def embed(vectors: Tensor) -> EmbeddingSet:
         return EmbeddingSet(vectors @ weight, torch.ones(vectors.shape[:2], dtype=torch.bool))
 
-    gathered = gather_batch(embed(images), embed(texts), positives, keys)
-    scores = set_max_scores(gathered.images, gathered.texts)
+    images, texts, positives = gather_batch(embed(images), embed(texts), positives, keys)
+    scores = set_max_scores(images, texts)
     term = Contrast(miner=Hardest(), criterion=Hinge(margin=5.0))
-    return term(ScoredBatch(scores, gathered.positives, gathered.images, gathered.texts))
+    return term(ScoredBatch(scores, positives, images, texts))
 
 
 def positives_of(images: Tensor, texts: Tensor) -> Tensor:
@@ -102,10 +102,10 @@ def fused_loss(images: Tensor, texts: Tensor, similarity: Fused, positives: Tens
         assert padded.mask is not None
         return EmbeddingSet(padded.values, padded.mask)
 
-    gathered = gather_batch(tokens(images), tokens(texts), positives, keys)
-    scores = similarity(gathered.images, gathered.texts)
+    images, texts, positives = gather_batch(tokens(images), tokens(texts), positives, keys)
+    scores = similarity(images, texts)
     term = Contrast(miner=Hardest(), criterion=Hinge(margin=5.0))
-    return term(ScoredBatch(scores, gathered.positives, gathered.images, gathered.texts))
+    return term(ScoredBatch(scores, positives, images, texts))
 
 
 def fused() -> Fused:
@@ -143,8 +143,8 @@ def test_a_similarity_with_weights_learns_the_same_from_two_processes(two: list[
 
 def test_one_process_gathers_nothing() -> None:
     vectors = EmbeddingSet(torch.randn(2, 1, 3), torch.ones(2, 1, dtype=torch.bool))
-    gathered = gather_batch(vectors, vectors, torch.eye(2, dtype=torch.bool), torch.arange(2))
-    assert gathered.images is vectors and gathered.texts is vectors
+    images, texts, _ = gather_batch(vectors, vectors, torch.eye(2, dtype=torch.bool), torch.arange(2))
+    assert images is vectors and texts is vectors
 
 
 def shared_work(rank: int) -> tuple[list[int], list[int], Tensor]:
@@ -156,8 +156,8 @@ def shared_work(rank: int) -> tuple[list[int], list[int], Tensor]:
         return EmbeddingSet(torch.zeros(count, 1, 4), torch.ones(count, 1, dtype=torch.bool))
 
     embedded = vectors(len(batch.images)), vectors(len(batch.texts))
-    gathered = gather_batch(*embedded, batch.positives, batch.image_keys, batch.partners)
-    return batch.image_keys.tolist(), texts_of(batch), gathered.positives
+    *_, positives = gather_batch(*embedded, batch.positives, batch.image_keys, batch.partners)
+    return batch.image_keys.tolist(), texts_of(batch), positives
 
 
 @pytest.mark.slow

@@ -109,10 +109,10 @@ def test_a_model_of_the_hub_that_openvse_did_not_save_is_not_downloaded(hub: Pat
 def test_weights_that_exceed_the_memory(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = (corpus / "base" / "best" / "model.safetensors").stat().st_size
     recipe = parse_recipe(from_base(corpus))
-    monkeypatch.setattr("openvse.training.memory.memory_of_machine", lambda: 3 * weights)
+    monkeypatch.setattr("openvse.training.environment.memory_of_machine", lambda: 3 * weights)
     refusal(TrainingError, run_recipe, recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    monkeypatch.setattr("openvse.training.memory.memory_of_machine", lambda: weights - 1)
+    monkeypatch.setattr("openvse.training.environment.memory_of_machine", lambda: weights - 1)
     refusal(ModelError, run_recipe, recipe, tmp_path / "run")
 
 

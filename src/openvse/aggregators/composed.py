@@ -14,7 +14,7 @@ from openvse.aggregators.gpo import GPO
 from openvse.aggregators.simple import KMax, Mean
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import at_least_single, masked_mean, normalize, sort_descending
-from openvse.layers.linear import xavier_linear
+from openvse.layers.attention import xavier_linear
 from openvse.registry import Maker
 from openvse.types import EmbeddingSet, Features, moved, on_cpu
 

@@ -11,21 +11,29 @@ from torch import Tensor, nn
 from openvse.aggregators.base import Pooling, RankedPooling
 from openvse.errors import RecipeError
 from openvse.functional import (
+    MASKED,
     distinct_sizes,
     interpolate,
     masked_softmax,
+    of_values,
     position_mask,
     sinusoidal_positions,
     sort_descending,
     sum_by_rank,
 )
 from openvse.kernels import is_traced
-from openvse.layers.recurrence import packed_gru
+from openvse.layers.recurrence import packed_gru, reading_order
 from openvse.registry import Maker, Registry
 from openvse.types import moved, on_cpu
 
 NUM_HEADS = 4
 SHOWN_SIZES = (10, 20, 36, 49)  # of short and long captions, bottom-up-attention regions, 7 x 7 grids
+
+
+def _positions_of(sizes: Int[Tensor, "U"]) -> tuple[Bool[Tensor, "U N"], Bool[Tensor, "U N"]]:
+    """Return the positions of each set up to the largest one's, and those beyond its size."""
+    real = position_mask(sizes, int(sizes.max()))
+    return real, ~real
 
 
 @runtime_checkable
@@ -64,8 +72,8 @@ class BiGRUGenerator(nn.GRU):
     def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
         """Read each set in both directions."""
         # The backward direction of each size starts at its own last position.
-        real = moved(position_mask(on_cpu(sizes), codes.shape[1]), codes.device)
-        return packed_gru(self, codes, real)[0].mean(dim=0)
+        real = position_mask(sizes, codes.shape[1]) if is_traced() else of_values(sizes, _positions_of)[0]
+        return packed_gru(self, codes, real).mean(dim=0)
 
 
 class Transformer(nn.TransformerEncoderLayer):
@@ -247,8 +255,8 @@ class GPO(RankedPooling):
         """
         with torch.autocast(self.score.weight.device.type, enabled=False):
             logits = self.logits(sizes)
-            real = position_mask(sizes, logits.shape[-1]).unsqueeze(1).expand_as(logits)
-            return masked_softmax(logits, real).transpose(1, 2).squeeze(-1)
+            beyond = of_values(sizes, _positions_of)[1].unsqueeze(1)
+            return logits.masked_fill(beyond, MASKED).softmax(dim=-1).transpose(1, 2).squeeze(-1)
 
     def logits(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U C N"]:
         """Return the logits of theta, to which the softmax over the positions is applied. Subclasses can override it.
@@ -275,7 +283,7 @@ class GPO(RankedPooling):
 
     def _weights(self, mask: Bool[Tensor, "B N"]) -> tuple[Float[Tensor, "U M *L"], Int[Tensor, "B"]]:
         """Return the coefficients for each distinct size of a batch, and the index of each item's size."""
-        sizes, group = distinct_sizes(mask)
+        sizes, group = of_values(mask, distinct_sizes, _positions_of, reading_order)
         return (self.coefficients(sizes) if torch.is_grad_enabled() else self._cached(sizes)), group
 
     @torch.inference_mode()

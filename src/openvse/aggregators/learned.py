@@ -19,14 +19,14 @@ from openvse.functional import (
     interpolate,
     masked_max,
     masked_mean,
-    position_mask,
+    of_values,
+    padding,
     soft_pool,
     sort_descending,
 )
 from openvse.kernels import is_traced
-from openvse.layers.attention import Attention, AttentionScores, check_heads, checked_dropout
-from openvse.layers.linear import xavier_linear
-from openvse.layers.recurrence import packed_gru
+from openvse.layers.attention import Attention, AttentionScores, check_heads, checked_dropout, xavier_linear
+from openvse.layers.recurrence import packed_gru, states_at_end
 from openvse.types import EmbeddingSet, Features
 
 
@@ -115,7 +115,7 @@ class FSPool(RankedPooling):
         if is_traced():  # the number of distinct sizes must not decide a shape
             curves = interpolate(self.knots, mask.sum(dim=1), mask.shape[1])
             return (ranked * curves.transpose(1, 2).to(ranked.dtype)).sum(dim=2)
-        sizes, group = distinct_sizes(mask)
+        sizes, group = of_values(mask, distinct_sizes)
         return self.sum_by_dimension(ranked, interpolate(self.knots, sizes), group)
 
 
@@ -233,7 +233,8 @@ class Seq2Seq(SingleVector):
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
         # Size augmentation leaves gaps, and the network reads the remaining elements as one sequence.
-        return packed_gru(self.gru, *compact(local, mask))[1][0]
+        local, mask = compact(local, mask)
+        return states_at_end(packed_gru(self.gru, local, mask), mask)[0]
 
 
 class Autoencoder(Aggregator):
@@ -379,8 +380,7 @@ class AdPool(Pooling):
         ranked = sort_descending(local, mask).transpose(1, 2)
         logits: Tensor = self.token(ranked)
         if not self.count_padding:
-            padding = ~position_mask(mask.sum(dim=1), mask.shape[1]).unsqueeze(-1)
-            logits = logits.masked_fill(padding, MASKED)
+            logits = logits.masked_fill(of_values(mask, padding)[1].unsqueeze(-1), MASKED)
         return (logits.softmax(dim=1) * ranked).sum(dim=1)
 
 
@@ -449,7 +449,7 @@ class PIENet(Aggregator):
             assert features.pooled is not None
             vectors = features.pooled.unsqueeze(1)
             return EmbeddingSet.full(vectors)
-        local = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
+        local = features.local.masked_fill(of_values(features.mask, padding)[0].unsqueeze(-1), 0.0)
         attention = self._heads(local, features.mask)
         residual = self.residual(torch.einsum("bnk,bnl->bkl", attention, local)).sigmoid()
         vectors = self.norm(self._combined(features.pooled, residual))
@@ -464,7 +464,7 @@ class PIENet(Aggregator):
 
     def _heads(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N K"]:
         scores: Tensor = self.heads(self.hidden(local).tanh())
-        return scores.masked_fill(~mask.unsqueeze(-1), MASKED).softmax(dim=1)
+        return scores.masked_fill(of_values(mask, padding)[0].unsqueeze(-1), MASKED).softmax(dim=1)
 
     def _combined(
         self, pooled: Float[Tensor, "B D"] | None, residual: Float[Tensor, "B K D"]

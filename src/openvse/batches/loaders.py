@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import get_worker_info
 
 from openvse.backbones import Backbone
 from openvse.corpus.corpus import Corpus
@@ -92,8 +93,7 @@ class FeatureImages:
                 f"none of {len(positions)} images has finite features (first: {self._ids[int(positions[0])]}): "
                 "extract the features again"
             )
-        mask = None if inputs.mask is None else inputs.mask[sound]
-        return Inputs(inputs.values[sound], mask), usable
+        return inputs.map(lambda each: each[sound]), usable
 
 
 class PixelImages:
@@ -284,41 +284,30 @@ class PlacedInputs(NamedTuple):
     positions: Int[np.ndarray, "B"]
     inputs: Inputs
 
-    def pinned(self) -> PlacedInputs:
-        """Return the same in memory that a GPU can copy while it computes."""
-        return PlacedInputs(self.positions, self.inputs.pinned())
+    def to(self, device: torch.device | str) -> PlacedInputs:
+        """Return the same with its inputs on a device."""
+        return PlacedInputs(self.positions, self.inputs.to(device))
 
 
 ItemT = TypeVar("ItemT")
-PinnedT = TypeVar("PinnedT", PlacedInputs, Batch, QuestionBatch)
+BatchT = TypeVar("BatchT", PlacedInputs, Batch, QuestionBatch)
 
 
-def ready_for(device: torch.device, batches: Iterable[PinnedT]) -> Iterable[PinnedT]:
-    """Yield batches in their order. For a device other than the CPU, a thread reads and pads them ahead."""
-    if device.type == "cpu":
-        return batches
-    return ahead(batch.pinned() if device.type == "cuda" else batch for batch in batches)
+def ready_for(device: torch.device, batches: Iterable[BatchT]) -> Iterable[BatchT]:
+    """Yield batches in their order. For a device other than the CPU, a thread reads, pads and sends them ahead."""
+    return batches if device.type == "cpu" else ahead(batch.to(device) for batch in batches)
 
 
 def image_batches(
-    images: ImageLoader, batch_size: int, *, start: int = 0, num_workers: int = 0, rank: int = 0, num_processes: int = 1
+    images: ImageLoader, batch_size: int, *, rank: int = 0, num_processes: int = 1
 ) -> Iterator[PlacedInputs]:
-    """Yield all usable images in order. With several processes, each yields its own batches.
-
-    Args:
-        images: the images of a corpus.
-        batch_size: the number of images per batch.
-        start: the position of the first image, if earlier ones are already done.
-        num_workers: the number of processes that load ahead. 0 loads in this process.
-        num_processes: the number of processes that take turns with the batches.
-    """
-    loader = DataLoader(
-        _ImageBatches(images, batch_size, start, slice(rank, None, num_processes)),
-        batch_size=None,
-        num_workers=num_workers,
-        collate_fn=as_it_is,
-    )
-    yield from (batch for batch in loader if batch is not None)
+    """Yield all usable images in order. With several processes, each yields its own batches."""
+    torch.empty((), dtype=torch.int64).random_()  # so that training with a seed draws the same numbers as before
+    for start in range(rank * batch_size, len(images), num_processes * batch_size):
+        positions = np.arange(start, min(start + batch_size, len(images)))
+        with suppress(BadImageError):  # each of them is logged already
+            inputs, usable = images.load(positions)
+            yield PlacedInputs(positions[usable], inputs)
 
 
 def text_batches(
@@ -329,24 +318,6 @@ def text_batches(
     for start in range(rank * batch_size, len(order), num_processes * batch_size):
         positions = order[start : start + batch_size]
         yield PlacedInputs(positions, texts.take(positions))
-
-
-class _ImageBatches(Dataset[PlacedInputs | None]):
-    def __init__(self, images: ImageLoader, batch_size: int, start: int, mine: slice) -> None:
-        self._images, self._batch_size = images, batch_size
-        self._starts = range(start, len(images), batch_size)[mine]
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def __getitem__(self, batch: int) -> PlacedInputs | None:
-        first = self._starts[batch]
-        positions = np.arange(first, min(first + self._batch_size, len(self._images)))
-        try:
-            inputs, usable = self._images.load(positions)
-        except BadImageError:
-            return None  # each of them is logged already
-        return PlacedInputs(positions[usable], inputs)
 
 
 def as_it_is(item: ItemT) -> ItemT:

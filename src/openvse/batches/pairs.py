@@ -197,8 +197,6 @@ def _matrix(
     images: Int[np.ndarray, "I"], num_texts: int, partners: Int[np.ndarray, "R"], rows: Int[np.ndarray, "R"]
 ) -> Bool[np.ndarray, "I T"]:
     """Mark the pairs whose image is one of these, which are sorted."""
-    places = np.searchsorted(images, partners).clip(max=len(images) - 1)
-    own = images[places] == partners
-    positives = np.zeros((len(images), num_texts), dtype=bool)
-    positives[places[own], rows[own]] = True
+    own, positives = np.isin(partners, images), np.zeros((len(images), num_texts), dtype=bool)
+    positives[np.searchsorted(images, partners[own]), rows[own]] = True
     return positives

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from openvse.errors import CheckpointError, message_of
 from openvse.files import read_json
-from openvse.training.memory import expect_memory
+from openvse.training.environment import expect_memory
 
 
 def read_checkpoint(path: Path) -> Any:

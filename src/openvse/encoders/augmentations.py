@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from openvse.errors import RecipeError, nearest
 from openvse.functional import compact, keep_at_least_one
 from openvse.registry import Configured, Registry
-from openvse.types import moved, on_cpu
+from openvse.types import moved, moved_together, on_cpu
 
 AUGMENTED_GRIDS = 0.8  # share of images whose grids lose cells
 SMALLEST_GRID_RATE = 0.2  # the rate of a grid is between this share of `rate` and `rate`
@@ -148,7 +148,8 @@ class TokenAugmentation(nn.Module):
         if self.mode == "bert_style":
             ids, chosen = self._replace(ids, chosen, self._draw(ids))
         ids, mask = compact(ids, keep_at_least_one(~chosen, mask))
-        return moved(ids, device), moved(mask, device)
+        ids, mask = moved_together((ids, mask), device)
+        return ids, mask
 
     def _draw(self, ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N"]:
         """Draw a number in [0, 1) for each token, or one for all pieces of a word."""

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from openvse.errors import RecipeError
 from openvse.functional import compact, masked_mean, places_of
 from openvse.kernels import is_traced
-from openvse.layers.attention import checked_dropout
-from openvse.layers.linear import xavier_linear
-from openvse.layers.recurrence import packed_gru, states_at_end
+from openvse.layers.attention import checked_dropout, xavier_linear
+from openvse.layers.recurrence import final_states, packed_gru, states_at_end
 from openvse.registry import Configured, Registry
-from openvse.types import on_cpu
+from openvse.types import moved, on_cpu
 
 
 class Projection(Configured, nn.Module, ABC):
@@ -113,13 +112,13 @@ class ResidualMLP(Projection):
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
         """Project the real rows. The others become 0 (with ``count_padding``, all rows are projected)."""
-        counted = torch.ones_like(on_cpu(mask)) if self.count_padding else on_cpu(mask)
+        counted = moved(torch.ones_like(on_cpu(mask)), mask.device) if self.count_padding else mask
         if is_traced() and not self.training:  # the mask must not decide a shape
             straight: Tensor = self.linear(local)
             rows = (straight if self.in_series else local).flatten(0, 1)
             bent: Tensor = self.mlp(rows).unflatten(0, local.shape[:2])
             return (straight + bent).masked_fill(~counted.unsqueeze(-1), 0.0)
-        places = places_of(counted, local.device)
+        places = places_of(counted)
         real = local[places]
         straight = self.linear(real)
         projected = self.dropout(straight + self.mlp(straight if self.in_series else real))
@@ -140,7 +139,7 @@ class BiGRUProjection(Projection):
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
         """Read the real features. The others become 0."""
         values, real = compact(local, mask)
-        states = packed_gru(self.gru, values, real)[0].mean(dim=0)
+        states = packed_gru(self.gru, values, real).mean(dim=0)
         if is_traced():
             place = (mask.cumsum(dim=1) - 1).clamp(min=0).unsqueeze(-1).expand_as(states)
             return states.gather(1, place).masked_fill(~mask.unsqueeze(-1), 0.0)
@@ -211,10 +210,8 @@ class BiGRUVector(GlobalVector):
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B D"]:
         local, mask = compact(local, mask)
-        states, final = packed_gru(self.gru, local, mask)
-        if self.at_last:
-            final = states_at_end(states, mask)
-        return final.transpose(0, 1).flatten(1)
+        read = states_at_end if self.at_last else final_states
+        return read(packed_gru(self.gru, local, mask), mask).transpose(0, 1).flatten(1)
 
 
 GLOBAL_VECTORS: Registry[GlobalVector] = Registry("global vector", {"bigru": BiGRUVector, "mean": MeanVector})

@@ -20,7 +20,7 @@ from openvse.encoders.projections import LinearProjection, Projection
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import keep_at_least_one, masked_mean
 from openvse.kernels import is_traced
-from openvse.layers.linear import xavier_linear
+from openvse.layers.attention import xavier_linear
 from openvse.registry import Maker
 from openvse.tokenization.vocabulary import Cleaning, Coverage, UnknownWord, cleaned, count_spelled, unknown_words
 from openvse.types import Features, Inputs, moved, on_cpu

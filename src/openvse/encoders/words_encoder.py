@@ -22,7 +22,7 @@ from openvse.encoders.base import TextEncoder
 from openvse.errors import DataError, ModelError, RecipeError, TextError, importing, message_of
 from openvse.files import text_lines
 from openvse.layers.attention import checked_dropout
-from openvse.layers.recurrence import packed_gru, start_orthogonally, states_at_end
+from openvse.layers.recurrence import final_states, packed_gru, start_orthogonally, states_at_end
 from openvse.registry import Maker
 from openvse.tokenization.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Coverage, UnknownWord, Vocabulary
 from openvse.tokenization.word_splitters import Splitter, WordSplitter, WordsSplitter
@@ -369,14 +369,12 @@ class BiGRU(WordsEncoder):
         """Encode token ids: ``local [B, N, L]`` has one feature for each token that augmentation kept."""
         ids, mask = self.augmentation(*self.checked(inputs))
         embedded = self.embedded(ids)
-        states, final = packed_gru(self.gru, embedded, mask)
+        states = packed_gru(self.gru, embedded, mask)
         if not self.gives_pooled:
             return Features(states.mean(dim=0), mask)
-        if self.global_state == "last_word" and self.bidirectional:
-            final = states_at_end(states, mask)
-        if self.directions == "averaged":
-            return Features(embedded, mask, final.mean(dim=0))
-        return Features(embedded, mask, final.transpose(0, 1).flatten(1))
+        final = (states_at_end if self.global_state == "last_word" else final_states)(states, mask)
+        pooled = final.mean(dim=0) if self.directions == "averaged" else final.transpose(0, 1).flatten(1)
+        return Features(embedded, mask, pooled)
 
 
 class BagOfWords(WordsEncoder):

@@ -104,7 +104,7 @@ def _warnings(images: EmbeddingSet) -> tuple[str, ...]:
 def _units(given: Array | EmbeddingSet, side: str) -> EmbeddingSet:
     """Return embeddings of unit length without a gradient. Refuse NaN and infinity."""
     if isinstance(given, EmbeddingSet):
-        return unit_embeddings(given.detach(), side)
+        return unit_embeddings(given.map(Tensor.detach), side)
     tensor = given.detach().to_dense() if isinstance(given, Tensor) else _tensor(given, side)
     units = unit_embeddings(_moderate(tensor), side)
     bad = (~tensor.isfinite()).flatten(1).any(dim=1).nonzero()

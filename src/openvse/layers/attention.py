@@ -129,3 +129,12 @@ class AttentionScores(nn.Module):
 
     def _heads(self, x: Float[Tensor, "P N E"]) -> Float[Tensor, "P H N d"]:
         return x.view(*x.shape[:2], self.num_vectors * self.num_heads, -1).transpose(1, 2)
+
+
+def xavier_linear(input_dim: int, output_dim: int, *, bias: bool = True) -> nn.Linear:
+    """Make a linear layer with Xavier-uniform weights and a bias of 0, or without one."""
+    linear = nn.Linear(input_dim, output_dim, bias=bias)
+    nn.init.xavier_uniform_(linear.weight)
+    if bias:
+        nn.init.zeros_(linear.bias)
+    return linear

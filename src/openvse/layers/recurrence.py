@@ -10,64 +10,58 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence
 
+from openvse.functional import of_values
 from openvse.kernels import is_traced
 from openvse.registry import installed, load_part
-from openvse.types import moved, on_cpu
+from openvse.types import on_cpu
 
 # Rows of packed sequences are rounded up to a multiple of this. oneDNN compiles a kernel for each new shape and stride
 # of a matrix product, which takes longer than the product itself if the sequences are short.
 _BLOCK = 128
 
 
-def packed_gru(
-    gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
-) -> tuple[Float[Tensor, "W B N H"], Float[Tensor, "W B H"]]:
+def packed_gru(gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "W B N H"]:
     """Run a GRU of one layer, in W = 1 or 2 directions, over sequences without their padding, which is at their ends.
 
     On a CPU, PyTorch's backward pass adds up the gradient of the weights, and of the whole packed batch, once for each
     time step and direction. Here both directions take each step together, and each of the two gradients is one matrix
     product after the last step (benchmarks/gru.py). On a GPU, an installed package may have a kernel for it (the entry
-    point ``kernel.gru``). Return the states of both directions, 0 at padding, and the last.
+    point ``kernel.gru``). Return the states of both directions, 0 at padding.
     """
     if is_traced():
         return _scanned_gru(gru, values, mask)
+    states: Tensor | None = None
     if values.is_cuda and (entry := installed("kernel").get("gru")) is not None:
-        lengths = mask.sum(dim=1)
-        if (states := load_part(entry)(gru, values, lengths)) is not None:
-            last = (lengths - 1).view(-1, 1, 1).expand(-1, -1, gru.hidden_size)
-            return states, torch.stack([states[0].gather(1, last).squeeze(1), *states[1:, :, 0]])
-    return _packed_gru(gru, values, mask)
+        states = load_part(entry)(gru, values, mask.sum(dim=1))
+    return _packed_gru(gru, values, mask) if states is None else states
 
 
-def _packed_gru(
-    gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
-) -> tuple[Float[Tensor, "W B N H"], Float[Tensor, "W B H"]]:
+def _packed_gru(gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "W B N H"]:
     """Run a GRU in one or W = 2 directions. Everything that the lengths decide is computed on the CPU."""
-    real, device, directions = on_cpu(mask), values.device, 1 + gru.bidirectional
-    lengths = real.sum(dim=1)
-    order = lengths.argsort(descending=True, stable=True)
-    steps, ranks = real[order].T.nonzero(as_tuple=True)  # step by step, the longest sequence first
+    sizes, count = on_cpu(mask).sum(dim=0), mask.numel()
+    forwards, backwards, steps = of_values(mask, reading_order)
+    if values.device.type == "cpu" and gru.bidirectional and torch.is_grad_enabled():
+        states = _run_on_cpu(gru, values.flatten(0, 1)[torch.stack((forwards, backwards))], sizes.tolist())
+        each = torch.cat((forwards, backwards + count))
+        padded = states.new_zeros(2 * count, states.shape[2]).index_copy(0, each, states.flatten(0, 1))
+        return padded.view(2, *mask.shape, -1)
+    # Sequences that share their elements, as an expanded tensor, are not copied.
+    rows = values[0].index_select(0, steps) if values.stride(0) == 0 else values.flatten(0, 1).index_select(0, forwards)
+    read: Tensor = gru(PackedSequence(rows, sizes))[0].data.unflatten(1, (-1, gru.hidden_size))
+    padded = read.new_zeros(count, *read.shape[1:]).index_copy_(0, forwards, read)
+    return padded.view(*mask.shape, -1, gru.hidden_size).permute(2, 0, 1, 3)
+
+
+def reading_order(mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the places of the elements of sequences as read from each end, by steps, and the step of each."""
+    lengths = mask.sum(dim=1)
+    order = lengths.argsort(descending=True, stable=True)  # the longest sequence first
+    steps, ranks = mask[order].T.nonzero(as_tuple=True)
     starts, ends = order[ranks] * mask.shape[1], lengths[order[ranks]] - 1
-    # As read from each end.
-    places = moved(torch.stack([starts + steps, starts + ends - steps][:directions]), device)
-    flat, sizes = values.flatten(0, 1), real.sum(dim=0)
-    if device.type == "cpu" and directions == 2 and torch.is_grad_enabled():
-        states = _run_on_cpu(gru, flat[places], sizes.tolist())
-        last = (sizes.cumsum(dim=0) - sizes)[lengths[order] - 1] + torch.arange(len(order))
-        final = states.index_select(1, last)
-    else:
-        packed, final = gru(PackedSequence(flat[places[0]], sizes))
-        states = torch.stack(packed.data.chunk(directions, dim=1))
-        places = places[:1].expand(directions, -1)
-    each = torch.cat([place + number * len(flat) for number, place in enumerate(places)])
-    padded = states.new_zeros(directions * len(flat), states.shape[2]).index_copy(0, each, states.flatten(0, 1))
-    unsorted = final.new_empty(final.shape).index_copy(1, moved(order, device), final)
-    return padded.view(directions, *mask.shape, -1), unsorted
+    return starts + steps, starts + ends - steps, steps
 
 
-def _scanned_gru(
-    gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
-) -> tuple[Float[Tensor, "W B N H"], Float[Tensor, "W B H"]]:
+def _scanned_gru(gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "W B N H"]:
     """Compute ``packed_gru`` as a loop over the steps whose number the program does not fix.
 
     The backward direction reads the reversed elements. Both go on over the padding, whose states are left out.
@@ -78,10 +72,8 @@ def _scanned_gru(
     if gru.bidirectional:
         read.append(values.gather(1, mirrored.expand(-1, -1, values.shape[2])))
     states = [scanned_states(each, *weights) for each, weights in zip(read, gru.all_weights, strict=True)]
-    last = (lengths - 1).view(-1, 1, 1).expand(-1, -1, gru.hidden_size)
-    final = torch.stack([each.gather(1, last).squeeze(1) for each in states])
     states[1:] = [each.gather(1, mirrored.expand(-1, -1, gru.hidden_size)) for each in states[1:]]
-    return torch.stack(states).masked_fill(~mask.unsqueeze(-1), 0.0), final
+    return torch.stack(states).masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
 def scanned_states(
@@ -118,9 +110,19 @@ def start_orthogonally(gru: nn.GRU) -> None:
         nn.init.orthogonal_(weight) if weight.dim() == 2 else nn.init.zeros_(weight)
 
 
-def states_at_end(states: Float[Tensor, "2 B N H"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "2 B H"]:
+def states_at_end(states: Float[Tensor, "W B N H"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "W B H"]:
     """Return the states at the last element, where the backward direction has read only this element."""
-    return states[:, torch.arange(mask.shape[0], device=mask.device), mask.sum(dim=1) - 1]
+    items, last = of_values(mask, _last_elements)
+    return states[:, items, last]
+
+
+def final_states(states: Float[Tensor, "W B N H"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "W B H"]:
+    """Return the state of each direction after its last step: at the last element, and backwards at the first."""
+    return torch.cat((states_at_end(states[:1], mask), states[1:, :, 0]))
+
+
+def _last_elements(mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Tensor]:
+    return torch.arange(mask.shape[0], device=mask.device), mask.sum(dim=1) - 1
 
 
 def _run_on_cpu(gru: nn.GRU, data: Float[Tensor, "2 R C"], sizes: list[int]) -> Float[Tensor, "2 R H"]:

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from openvse.errors import RecipeError
-from openvse.functional import places_of, transposed
-from openvse.types import EmbeddingSet, ScoredBatch
+from openvse.functional import indices, of_values, places_of, rows_at
+from openvse.types import EmbeddingSet, ScoredBatch, changed
 
 _ROUNDING = 1e-6  # a term below this share of the term it is relative to is not scaled
 
@@ -49,7 +49,7 @@ class Miner(nn.Module, ABC):
     @torch.no_grad()
     def forward(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
         """Return the chosen negatives: never a positive, and at least one if any candidate is negative."""
-        return self.mine(scores, positives) & ~positives
+        return self.mine(scores, positives) > positives
 
     @abstractmethod
     def mine(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Bool[Tensor, "A C"]:
@@ -78,7 +78,7 @@ class Criterion(nn.Module, ABC):
         negatives: Bool[Tensor, "A C"],
     ) -> Float[Tensor, "P"]:
         """Return the loss of each pair of an anchor and its positive candidate."""
-        return self.pair_loss(scores[anchors, candidates], scores[anchors], negatives[anchors])
+        return self.pair_loss(scores[anchors, candidates], rows_at(scores, anchors), rows_at(negatives, anchors))
 
     @abstractmethod
     def pair_loss(
@@ -109,14 +109,17 @@ class RankingTerm(Term):
     def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
         """Return the diagnostics of the miner, for images (i2t) and for texts (t2i) as anchors."""
         i2t = self.miner.diagnostics(batch.scores, batch.positives)
-        t2i = self.miner.diagnostics(batch.scores.T, transposed(batch.positives))
+        t2i = self.miner.diagnostics(batch.scores.T, changed(batch.positives, Tensor.t))
         return {f"i2t_{k}": v for k, v in i2t.items()} | {f"t2i_{k}": v for k, v in t2i.items()}
 
-    def both_ways(self, scores: Float[Tensor, "I T"], positives: Bool[Tensor, "I T"]) -> Float[Tensor, ""]:
-        """Add the losses of the images as anchors and of the texts as anchors."""
-        return self.one_way(scores, positives) + self.one_way(scores.T, transposed(positives))
+    def both_ways(self, scores: Float[Tensor, "*K I T"], positives: Bool[Tensor, "I T"]) -> Float[Tensor, ""]:
+        """Add the losses of the images and of the texts as anchors, on a GPU as one matrix if it is square."""
+        if scores.device.type == "cpu" or scores.shape[-2] != scores.shape[-1]:
+            return self.one_way(scores, positives) + self.one_way(scores.mT, changed(positives, Tensor.t))
+        both = self.one_way(torch.cat((scores, scores.mT), dim=-2), of_values(positives, _both_sides, indices)[0])
+        return both if self.reduction == "sum" else 2 * both
 
-    def one_way(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Float[Tensor, ""]:
+    def one_way(self, scores: Float[Tensor, "*K A C"], positives: Bool[Tensor, "A C"]) -> Float[Tensor, ""]:
         """Return the loss of the rows as anchors."""
         return self.reduce(self.criterion(scores, positives, self.miner(scores, positives)))
 
@@ -154,9 +157,12 @@ class Objective(nn.Module):
     def forward(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
         """Return each weighted term, and their sum under ``loss``."""
         plain = {name: term(batch) for name, term in self.terms.items()}
-        values = {name: self.weights[name] * self._scaled(name, plain) for name in plain}
-        values["loss"] = torch.stack(list(values.values())).sum()
-        return values
+        scaled = {name: self._scaled(name, plain) for name in plain}
+        values = {
+            name: value if self.weights[name] == 1 else self.weights[name] * value for name, value in scaled.items()
+        }
+        first, *others = values.values()
+        return values | {"loss": torch.stack([first, *others]).sum() if others else first}
 
     def _scaled(self, name: str, plain: Mapping[str, Tensor]) -> Tensor:
         """Return a term, scaled to the size of its reference term."""
@@ -181,6 +187,10 @@ class Objective(nn.Module):
         )
         loss: Tensor = self(equal)["loss"]
         return loss
+
+
+def _both_sides(positives: Bool[Tensor, "n n"]) -> tuple[Bool[Tensor, "m n"]]:
+    return (torch.cat((positives, positives.T)),)
 
 
 def _all_equal(embeddings: EmbeddingSet) -> EmbeddingSet:

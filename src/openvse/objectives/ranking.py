@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from openvse.errors import RecipeError
-from openvse.functional import MASKED, kth_largest, mean_where, places_of, transposed
+from openvse.functional import MASKED, is_full, kth_largest, mean_where, places_of, rows_at
 from openvse.objectives.base import Criterion, Miner, RankingTerm
-from openvse.types import EmbeddingSet, ScoredBatch, moved, on_cpu
+from openvse.types import EmbeddingSet, ScoredBatch, changed, moved, on_cpu
 
 
 class Contrast(RankingTerm):
@@ -64,7 +64,7 @@ class Contrast(RankingTerm):
             return self.both_ways(batch.scores, batch.positives)
         if self.anchors == "images":
             return self.one_way(batch.scores, batch.positives)
-        return self.one_way(batch.scores.T, transposed(batch.positives))
+        return self.one_way(batch.scores.T, changed(batch.positives, Tensor.t))
 
     def one_way(self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"]) -> Float[Tensor, ""]:
         """Return the loss of the rows as anchors, with all of their positives or with the hardest."""
@@ -294,6 +294,8 @@ def view_scores(images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "K I
             "yields as many as an image has elements: choose one with a fixed number, such as multi_view"
         )
     products = torch.einsum("ikd,tld->kitl", images.vectors, texts.vectors)
+    if products.shape[-1] == 1 and is_full(texts.mask):
+        return products.squeeze(-1)
     return products.masked_fill(~texts.mask, MASKED).amax(dim=-1)
 
 
@@ -370,17 +372,12 @@ class MultiViewBound(_OfViews):
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
         """Add the two directions. K = 1 is the plain contrast."""
-        return self.of_views(view_scores(batch.images, batch.texts), batch.positives)
+        return self.both_ways(view_scores(batch.images, batch.texts), batch.positives)
 
-    def of_views(self, views: Float[Tensor, "K I T"], positives: Bool[Tensor, "I T"]) -> Float[Tensor, ""]:
-        """Return the term's value from the scores of each view."""
-        return self._one_way(views, positives) + self._one_way(views.mT, transposed(positives))
-
-    def _one_way(self, views: Float[Tensor, "K A C"], positives: Bool[Tensor, "A C"]) -> Float[Tensor, ""]:
-        best = views.amax(dim=0)
+    def one_way(self, scores: Float[Tensor, "*K A C"], positives: Bool[Tensor, "A C"]) -> Float[Tensor, ""]:
+        views, best = scores, scores.amax(dim=0)
         anchors, candidates = places_of(positives)
-        negatives = self.miner(best, positives)[anchors]
-        rivals = best[anchors]
+        negatives, rivals = rows_at(self.miner(best, positives), anchors), rows_at(best, anchors)
         if self.gated:
             harmless = ~self.criterion.violated(best[anchors, candidates], rivals)
             rivals = rivals.masked_fill(harmless, MASKED)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from openvse.errors import RecipeError
-from openvse.functional import masked_mean, normalize, places_of
+from openvse.functional import is_full, masked_mean, normalize, places_of
 from openvse.objectives.base import Term
 from openvse.types import EmbeddingSet, ScoredBatch
 
@@ -41,7 +41,9 @@ class Diversity(Term):
 
     def redundancy(self, residual: Float[Tensor, "B K R"], mask: Bool[Tensor, "B K"]) -> Float[Tensor, ""]:
         """Return the mean over the items of ``||G - I||_F / K^2``, where K is the number of an item's embeddings."""
-        units = normalize(residual).masked_fill(~mask.unsqueeze(-1), 0.0)
+        units = normalize(residual)
+        if not is_full(mask):
+            units = units.masked_fill(~mask.unsqueeze(-1), 0.0)
         norms: Tensor = torch.linalg.matrix_norm(units @ units.mT - torch.diag_embed(mask.to(units.dtype)))
         return (norms / mask.sum(dim=1) ** 2).mean()
 
@@ -101,20 +103,29 @@ class MMD(Term):
         self.gamma = gamma
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
-        images = batch.images.vectors[places_of(batch.images.mask)]
-        texts = batch.texts.vectors[places_of(batch.texts.mask)]
-        within = self._mean_kernel(images, images) + self._mean_kernel(texts, texts)
-        return within - 2 * self._mean_kernel(images, texts)
+        images, texts = (
+            side.vectors.flatten(0, 1) if is_full(side.mask) else side.vectors[places_of(side.mask)]
+            for side in (batch.images, batch.texts)
+        )
+        if images.device.type == "cpu":
+            within = self._kernel(images, images).mean() + self._kernel(texts, texts).mean()
+            return within - 2 * self._kernel(images, texts).mean()
+        # A kernel of a GPU costs its start: one matrix in place of three.
+        shares = torch.cat(
+            [side.new_full(side.shape[:1], sign / len(side)) for side, sign in ((images, 1), (texts, -1))]
+        )
+        return self._kernel(torch.cat((images, texts))).mv(shares).dot(shares)
 
-    def _mean_kernel(self, x: Float[Tensor, "M D"], y: Float[Tensor, "m D"]) -> Float[Tensor, ""]:
-        lengths = x.square().sum(dim=1, keepdim=True) + y.square().sum(dim=1)
-        squares = lengths - 2 * (x @ y.T)
+    def _kernel(self, x: Float[Tensor, "M D"], y: Float[Tensor, "m D"] | None = None) -> Float[Tensor, "M m"]:
+        of_x = x.square().sum(dim=1, keepdim=True)
+        lengths = of_x + (of_x.T if y is None else y.square().sum(dim=1))
+        squares = lengths - 2 * (x @ (x if y is None else y).T)
         if self.kernel == "rbf":
-            return torch.exp(-self.gamma * squares.clamp(min=0)).mean()
+            return torch.exp(-self.gamma * squares.clamp(min=0))
         # If two vectors are equal, only rounding is left, and the root would magnify it with an unbounded slope.
         equal = squares <= ROUNDING * torch.finfo(squares.dtype).eps * lengths
         distances = squares.masked_fill(equal, 1.0).sqrt().masked_fill(equal, 0.0)
-        return torch.exp(-self.gamma * distances).mean()
+        return torch.exp(-self.gamma * distances)
 
 
 class Correspondence(Term):

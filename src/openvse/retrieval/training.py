@@ -111,9 +111,8 @@ class RetrievalTask(Task[Batch]):
         """Embed, gather over processes, score, and compute the objective of the phase."""
         objective, batch = self.objectives[phase], batch.copied(self.recipe.data.copies)
         images, texts = wrapped(batch.images, batch.texts)
-        gathered = gather_batch(images, texts, batch.positives, batch.image_keys, batch.partners)
-        scores = self.model.similarity(gathered.images, gathered.texts)
-        scored = ScoredBatch(scores, gathered.positives, gathered.images, gathered.texts)
+        images, texts, positives = gather_batch(images, texts, batch.positives, batch.image_keys, batch.partners)
+        scored = ScoredBatch(self.model.similarity(images, texts), positives, images, texts)
         return Step(
             objective(scored),
             batch.description,

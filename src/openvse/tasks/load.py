@@ -19,7 +19,7 @@ from openvse.model.folder import CONFIG, WEIGHTS, read_config, read_weights
 from openvse.model.two_tower import TwoTower
 from openvse.specs.load import describe
 from openvse.tasks import TASKS, task_kind
-from openvse.training.memory import expect_memory
+from openvse.training.environment import expect_memory
 
 ModelT = TypeVar("ModelT", bound=Model)
 

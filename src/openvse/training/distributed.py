@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,23 +13,14 @@ from torch.nn import functional as F
 from openvse.types import EmbeddingSet
 
 
-@dataclass(frozen=True)
-class Gathered:
-    """The embeddings of all processes, in the order of their ranks, with their positive pairs."""
-
-    images: EmbeddingSet
-    texts: EmbeddingSet
-    positives: Bool[Tensor, "I T"]
-
-
 def gather_batch(
     images: EmbeddingSet,
     texts: EmbeddingSet,
     positives: Bool[Tensor, "I T"],
     image_keys: Int[Tensor, "I"],
     partners: Int[Tensor, "R 2"] | None = None,
-) -> Gathered:
-    """Join the batches of all processes. With one process, return the arguments.
+) -> tuple[EmbeddingSet, EmbeddingSet, Bool[Tensor, "I T"]]:
+    """Join the images, texts and positives of all processes, by rank. With one process, return the arguments.
 
     Every process computes the whole loss. The backward pass adds the gradients of all processes. The mean that data
     parallelism takes over processes then gives the gradient of this one loss.
@@ -42,7 +32,7 @@ def gather_batch(
             local positives are all.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return Gathered(images, texts, positives)
+        return images, texts, positives
     if partners is None:
         rows, columns = positives.nonzero(as_tuple=True)
         partners = torch.stack((image_keys[rows], columns), dim=1)
@@ -50,7 +40,7 @@ def gather_batch(
     of_text = partners[:, 1].unsqueeze(1) == torch.arange(len(texts), device=partners.device)  # [R, T]
     local = of_image.float() @ of_text.float() > 0
     everywhere = _gather_rows(local.T.contiguous()).T
-    return Gathered(_gather_set(images), _gather_set(texts), everywhere)
+    return _gather_set(images), _gather_set(texts), everywhere
 
 
 def _gather_set(embedded: EmbeddingSet) -> EmbeddingSet:

@@ -1,8 +1,9 @@
-"""The machine and the software of a run for its records, and the precision that the machine suggests."""
+"""The machine and the software of a run for its records, its precision, and whether a model fits into its memory."""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -15,10 +16,11 @@ import torch
 from accelerate import Accelerator
 
 from openvse import __version__
-from openvse.errors import TrainingError
+from openvse.errors import CheckpointError, OpenVSEError, TrainingError
 from openvse.functional import computes_bf16
 
 _GIT_S = 5
+_LIMIT = Path("/sys/fs/cgroup/memory.max")  # the limit of a container
 
 
 def environment(device: torch.device) -> dict[str, str]:
@@ -48,6 +50,27 @@ def peak_memory(device: torch.device) -> int | None:
         return None
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
+
+
+def memory_of_machine() -> int | None:
+    """Return the bytes of memory that this machine, or the container around the process, has. None if unknown."""
+    try:
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+    try:
+        return min(whole, int(_LIMIT.read_text()))
+    except (OSError, ValueError):  # no such limit, or "max"
+        return whole
+
+
+def expect_memory(needed: int, what: str, error: type[OpenVSEError] = CheckpointError) -> None:
+    """Raise an error if something takes more bytes of memory than this machine has."""
+    if (there := memory_of_machine()) is not None and needed > there:
+        raise error(
+            f"{what} take {needed / 1e9:.1f} GB of memory, but this machine has {there / 1e9:.1f} GB: take a smaller "
+            f"model ('openvse list models' lists some), or a machine with more memory"
+        )
 
 
 def source_commit() -> str:

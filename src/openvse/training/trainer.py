@@ -78,16 +78,6 @@ class EpochClock:
         self._checkpoint = time.monotonic()
 
 
-@dataclass(frozen=True)
-class _Unread:
-    """The loss of a step, which may not be computed yet: its terms, and on request its value at collapse."""
-
-    number: int
-    description: str
-    terms: Mapping[str, Tensor]
-    collapsed: tuple[Tensor, ...]
-
-
 class Trainer:
     """Trains the model of a task by a recipe."""
 
@@ -117,7 +107,8 @@ class Trainer:
         self.average = None if spec is None else WeightAverage(spec, ours)
         self.progress = Progress(metric=task.metric)
         self.collapse = CollapseDetector(task.collapse)
-        self._unread: list[_Unread] = []
+        # Steps whose loss may not be computed yet: number, description, terms, and for some the loss at collapse.
+        self._unread: list[tuple[int, str, Mapping[str, Tensor], tuple[Tensor, ...]]] = []
         self.begun = None if start is None else FromStart(start, task, folder, watcher)
 
     def fit(self) -> Progress:
@@ -269,9 +260,10 @@ class Trainer:
         number = self.progress.global_step
         collapsed = (step.at_collapse(),) if self.collapse.is_due(number) else ()
         terms = {name: value.detach() for name, value in step.terms.items()}
-        self._unread.append(_Unread(number + 1, step.description, terms, collapsed))
+        self._unread.append((number + 1, step.description, terms, collapsed))
         self.optimizer.zero_grad()
-        self.accelerator.backward(step.terms["loss"])
+        loss = step.terms["loss"]
+        (loss if self.accelerator.scaler is None else self.accelerator.scaler.scale(loss)).backward()
         if self.recipe.training.clip_norm is not None:
             self.accelerator.clip_grad_norm_([p for _, p in self.trainable], self.recipe.training.clip_norm)
         self.optimizer.step()
@@ -285,19 +277,20 @@ class Trainer:
             The terms of the last step, and ``more`` as numbers.
         """
         steps, self._unread = self._unread, []
-        numbers = [number for step in steps for number in (step.terms["loss"], *step.collapsed)]
-        last = steps[-1].terms if steps else {}
-        values = iter(_numbers([*numbers, *last.values(), *more.values()]))
-        for step in steps:
+        numbers = [number for _, _, terms, collapsed in steps for number in (terms["loss"], *collapsed)]
+        last = steps[-1][2] if steps else {}
+        asked = [*numbers, *last.values(), *more.values()]
+        values = iter(torch.stack([each.detach() for each in asked]).tolist() if asked else [])
+        for number, description, _, collapsed in steps:
             loss = next(values)
             if not math.isfinite(loss):
                 raise TrainingError(
-                    f"the loss is {loss} at step {step.number} on {step.description}: check the features for NaN, "
+                    f"the loss is {loss} at step {number} on {description}: check the features for NaN, "
                     f"lower optimizer.learning_rate or set training.precision=fp32 (the last checkpoint is kept)"
                 )
             self.progress.loss_sum += loss
-            for collapsed in islice(values, len(step.collapsed)):
-                if warning := self.collapse.update(loss, collapsed):
+            for at_collapse in islice(values, len(collapsed)):
+                if warning := self.collapse.update(loss, at_collapse):
                     self.watcher.warn(warning)
         return dict(zip(last, values, strict=False)), dict(zip(more, values, strict=True))
 
@@ -407,15 +400,6 @@ class Trainer:
             }
             sync(self.folder / METRICS)  # with every record up to the checkpoint
             save_checkpoint((folder or self.folder) / CHECKPOINT, self.progress, state)
-
-
-def _numbers(scalars: Sequence[Tensor]) -> list[float]:
-    """Read numbers of one device together."""
-    if not scalars:
-        return []
-    wide = torch.float32 if scalars[0].device.type == "mps" else torch.float64
-    numbers: list[float] = torch.stack([each.detach().to(wide) for each in scalars]).tolist()
-    return numbers
 
 
 def _random_state() -> dict[str, Any]:
