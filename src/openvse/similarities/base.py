@@ -38,7 +38,7 @@ class Similarity(Configured, nn.Module, ABC):
 
     indexable: ClassVar[bool] = False
     near_maximum: ClassVar[bool] = False
-    is_cosine: ClassVar[bool] = True
+    is_cosine: bool = True
     reads_unit_vectors: ClassVar[bool] = True
     reads_gaussians: ClassVar[bool] = False
 
