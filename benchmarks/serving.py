@@ -369,7 +369,10 @@ async def honest(port: int, seconds: float) -> list[object]:
         client = await Client.connected(port, "127.0.0.9")
         while time.perf_counter() < ends:
             began = time.perf_counter()
-            refused += await client.get(path()) != 200
+            try:
+                refused += await client.get(path()) != 200
+            except (OSError, asyncio.IncompleteReadError):
+                refused, client = refused + 1, await Client.connected(port, "127.0.0.9")
             kept.append(time.perf_counter() - began)
             await asyncio.sleep(0.05)
         client.writer.close()

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from openvse.search.exact import EmbeddedQueries, ExactSearch, ItemComparison
 from openvse.search.proposing import LARGEST_SEARCH, SPARE
 from openvse.search.text_hits import ReadText
 from openvse.stores import EngineAddress, ItemFacts, Within, open_vector_store, store_kind
-from openvse.stores.base import CatalogueStore, Note
+from openvse.stores.base import CatalogueStore, Note, told_as
 from openvse.stores.choice import PLACE, URL_VARIABLE, is_clean, named_by, public_url, shown_url
 
 _FACTS_OF = 500  # items whose metadata are looked at
@@ -47,13 +47,10 @@ class StoreCatalogue(Catalogue):
         self._known: dict[int, ItemFacts] = {}
         self._keys: dict[str, int] = {}
         self._counts: dict[tuple[Condition, ...], tuple[float, int]] = {}
-        first = _opened(address, (1, 1))
-        try:
+        with closing(_opened(address, (1, 1))) as first:
             note = Note.read(first.note(), self.place)
-        finally:
-            first.close()
         if note.model != fingerprint:
-            raise IndexFormatError(f"{self.place} was filled by model {note.model}, not by {fingerprint}: use that")
+            raise IndexFormatError(f"{self.place} was filled by model {note.model:.80}, not by {fingerprint}: use that")
         self.note = note.moved(images)
         self._store = _opened(address, (note.embeddings, note.dim))
 
@@ -64,9 +61,17 @@ class StoreCatalogue(Catalogue):
 
     @contextmanager
     def _opened(self) -> Iterator[CatalogueStore]:
-        """Yield the store to one thread at a time, as its connection requires."""
-        with self._lock:
+        """Yield the store to one thread at a time, as its connection requires. What it answers may be anything."""
+        odd = f"{self.place} answers what openvse did not put there"
+        with self._lock, told_as(lambda said: f"{odd} ({said:.400}): run 'openvse index' again with its index"):
             yield self._store
+
+    def _vectors(self, keys: Int[np.ndarray, "n"]) -> dict[int, Float[np.ndarray, "K D"]]:
+        with self._opened() as store:
+            held, shape = store.vectors(keys), (self.note.embeddings, self.note.dim)
+            if any(each.shape != shape for each in held.values()) or not np.isfinite([*held.values()]).all():
+                raise ValueError(f"an embedding is not {shape[0]} x {shape[1]} finite numbers")
+            return held
 
     def __len__(self) -> int:
         return self.count(())
@@ -114,8 +119,7 @@ class StoreCatalogue(Catalogue):
         is_linear = self._compare.is_inner and self.note.embeddings == 1
         searches = queries.searches(is_linear=is_linear)
         known = self._candidates(queries.liked() if searches is None else searches, wanted, where)
-        with self._opened() as store:
-            held = store.vectors(np.array(sorted(known), np.int64)) if known else {}
+        held = self._vectors(np.array(sorted(known), np.int64)) if known else {}
         if not (order := sorted(held, key=lambda key: encode_id(known[key].path))):
             return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
         names = [known[key].path for key in order]
@@ -148,8 +152,7 @@ class StoreCatalogue(Catalogue):
             count = min(LARGEST_SEARCH, count * 8)
 
     def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
-        with self._opened() as store:
-            held = store.vectors(np.unique(positions))
+        held = self._vectors(np.unique(positions))
         for key in positions.tolist():
             if key not in held:
                 raise MissingItemError(f"the engine holds no item {key}: it may have been removed since")
@@ -159,6 +162,7 @@ class StoreCatalogue(Catalogue):
         if (key := self._keys.get(item_id)) is None:
             with self._opened() as store:
                 key = store.key_of(whole_characters(item_id))  # the path of no item has half of one
+                np.int64(key or 0)
         if key is None:
             raise MissingItemError(f"the engine holds no item {item_id}: give the path below the indexed folder")
         return key

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -19,7 +19,7 @@ from psycopg.types.json import Jsonb
 
 from openvse.errors import EngineError
 from openvse.files import parse_json
-from openvse.stores.base import CatalogueStore, ItemFacts, Within
+from openvse.stores.base import CatalogueStore, ItemFacts, Within, told_as
 from openvse.stores.choice import PLACE, EngineAddress, public_url, without_secrets
 from openvse_engines.filters import Clause, clauses_of
 
@@ -165,7 +165,8 @@ class PgvectorStore(CatalogueStore):
 
     def count(self, within: Within) -> int:
         where, values = _where(within)
-        return int(str(self._one("SELECT count(*) FROM {} {}", values, where)))
+        with self._errors():
+            return int(str(self._one("SELECT count(*) FROM {} {}", values, where)))
 
     def key_of(self, item_id: str) -> int | None:
         """Return the key of an item. The server reads the table, because paths have no index."""
@@ -190,15 +191,13 @@ class PgvectorStore(CatalogueStore):
         return rows[0][0] if rows else None
 
 
-@contextmanager
-def _errors_of(url: str) -> Iterator[None]:
-    try:
-        yield
-    except psycopg.Error as error:
-        raise EngineError(
-            f"the database {public_url(url)} cannot be used ({without_secrets(str(error), url)}): check that it runs, "
+def _errors_of(url: str) -> AbstractContextManager[None]:
+    return told_as(
+        lambda said: (
+            f"the database {public_url(url)} cannot be used ({without_secrets(said, url):.400}): check that it runs, "
             f"has the extension pgvector, and knows the user and the password, or search with --engine exact"
-        ) from None
+        )
+    )
 
 
 def _connected(url: str) -> psycopg.Connection[Any]:

@@ -9,8 +9,8 @@ import hashlib
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
@@ -21,7 +21,7 @@ from qdrant_client import QdrantClient, models
 
 from openvse.errors import EngineError
 from openvse.stores import STORES, ItemFacts, StoreKind, Within
-from openvse.stores.base import CatalogueStore
+from openvse.stores.base import CatalogueStore, told_as
 from openvse.stores.choice import PLACE, URL_VARIABLE, EngineAddress, is_here, public_url, secrets_in, without_secrets
 from openvse_engines.filters import Clause, clauses_of
 
@@ -105,7 +105,8 @@ class QdrantStore(CatalogueStore):
         ]
         with self._errors():
             answers = self._client.query_batch_points(self._collection, requests)
-        return [np.array([int(point.id) for point in one.points], np.int64) // self._num_embeddings for one in answers]
+            keys = [np.array([int(point.id) for point in one.points], np.int64) for one in answers]
+        return [each // self._num_embeddings for each in keys]
 
     def num_points(self) -> int:
         return self._count((), exact=True)
@@ -191,17 +192,13 @@ def _filter(clauses: Sequence[Clause]) -> models.Filter | None:
     return models.Filter.model_validate({"must": clauses}) if clauses else None
 
 
-@contextmanager
-def _errors_of(url: str) -> Iterator[None]:
-    try:
-        yield
-    except EngineError:
-        raise
-    except Exception as error:  # the errors of the client and of its HTTP library have no common class
-        raise EngineError(
-            f"Qdrant at {public_url(url)} cannot be used ({without_secrets(str(error), url)}): check that it runs, "
-            f"that {KEY_VARIABLE} holds its key and --engine or {URL_VARIABLE} its URL, or search with --engine exact"
-        ) from None
+def _errors_of(url: str) -> AbstractContextManager[None]:
+    return told_as(
+        lambda said: (
+            f"Qdrant at {public_url(url)} cannot be used ({without_secrets(said, url):.400}): check that it runs, that "
+            f"{KEY_VARIABLE} holds its key and --engine or {URL_VARIABLE} its URL, or search with --engine exact"
+        )
+    )
 
 
 def _connected(url: str) -> QdrantClient:

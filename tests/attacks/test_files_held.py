@@ -273,6 +273,7 @@ def test_members_of_an_archive_and_rows_of_parquet_lead_nowhere(tmp_path: Path) 
 
 
 def test_names_of_runs_and_pictures_are_text_in_pages_and_terminals(tmp_path: Path) -> None:
+    from openvse.cli.progress import copyable
     from openvse.media.names import escaped
     from openvse.output.documents import html_page
     from openvse.output.table import Table
@@ -280,4 +281,4 @@ def test_names_of_runs_and_pictures_are_text_in_pages_and_terminals(tmp_path: Pa
     page = contact_sheet({NASTY: [Hit(1, 0.5, NASTY, tmp_path / "a.jpg", title=NASTY)]}, NASTY, note=NASTY)
     page += html_page(NASTY, Table((NASTY,), ((NASTY,),)).to_html(), note=NASTY)
     assert "<script>" not in page and page.count("alert") >= 5
-    assert "\x1b" not in escaped(NASTY)
+    assert "\x1b" not in escaped(NASTY) and "\x1b" not in copyable(f"error: {NASTY}")

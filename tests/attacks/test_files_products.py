@@ -79,6 +79,20 @@ def levels_of_a_pattern(folder: Path) -> object:
     return open_corpus(f"hf:{folder}")
 
 
+def lines_before_a_head(folder: Path) -> object:
+    (folder / "README.md").write_text("---\n" + "\n" * 200_000 + "x")
+    return open_corpus(f"hf:{folder}")
+
+
+def parts_of_a_sparse_member(folder: Path) -> object:
+    sparse = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(1 << 60)}
+    with tarfile.open(folder / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        member = tarfile.TarInfo("a.jpg")
+        member.size, member.pax_headers = 512, sparse
+        archive.addfile(member, io.BytesIO(b"9" * 512))
+    return open_corpus(str(folder), require_images=False)
+
+
 PRODUCTS = (
     days_and_clocks,
     parts_of_a_packet,
@@ -87,6 +101,8 @@ PRODUCTS = (
     copies_of_a_member,
     stars_of_a_rule,
     levels_of_a_pattern,
+    lines_before_a_head,
+    parts_of_a_sparse_member,
 )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +15,11 @@ import httpx
 import pytest
 
 from openvse.model.two_tower import TwoTower
+from openvse.search.provided import EXPLAINER
+from openvse.serving.decoding import Decoders
 from openvse.serving.service import Service
 from openvse.serving.settings import Limits, Settings
-from tests.serving.conftest import Place, Running
+from tests.serving.conftest import Place, Running, wait_for
 
 pytestmark = pytest.mark.medium
 
@@ -104,11 +109,7 @@ STOPPED = {
 
 @pytest.mark.parametrize("sent", STOPPED.values(), ids=STOPPED)
 def test_clients_that_stop_make_room_for_others(
-    place: Place,
-    model: TwoTower,
-    running: Start,
-    waiting: Callable[[int, int, bytes], list[socket.socket]],
-    sent: bytes,
+    place: Place, model: TwoTower, running: Start, waiting: Connect, sent: bytes
 ) -> None:
     """Far more of them than there are places lock nobody out, from the first moment on."""
     server = running(Service(place.index, model, Settings(limits=Limits(connections=400))))
@@ -122,11 +123,7 @@ def test_clients_that_stop_make_room_for_others(
 
 @pytest.mark.parametrize("sent", [b"", HEAD + b"X: ", HEAD + b"\r\n" + HEAD + b"X: "])
 def test_a_head_that_does_not_end_is_closed_in_time(
-    place: Place,
-    model: TwoTower,
-    running: Start,
-    waiting: Callable[[int, int, bytes], list[socket.socket]],
-    sent: bytes,
+    place: Place, model: TwoTower, running: Start, waiting: Connect, sent: bytes
 ) -> None:
     server = running(Service(place.index, model, Settings(limits=Limits(head_s=0.5))))
     (client,) = waiting(server.port, 1, sent)
@@ -153,3 +150,61 @@ def test_the_first_requests_of_a_server_may_come_at_once(place: Place, model: Tw
         with ThreadPoolExecutor(16) as threads:
             asked = [threads.submit(httpx.get, f"{url}/api/search", params={"q": "grass"}) for _ in range(16)]
         assert {each.result().status_code for each in asked} == {200}
+
+
+def post(path: str, body: object) -> bytes:
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\n"
+    return f"{head}Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+
+
+def call(text: str) -> dict[str, object]:
+    params = {"name": "search", "arguments": {"q": text}}
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+
+
+LEFT: dict[str, Callable[[int], bytes]] = {
+    "get": lambda number: HEAD.replace(b"/health", b"/api/search?q=a%d" % number) + b"\r\n",
+    "post": lambda number: post("/api/search", {"queries": [{"q": f"b{number}"}]}),
+    "mcp": lambda number: post("/mcp", call(f"c{number}")),
+    "looked": lambda number: HEAD.replace(b"/health", b"/api/items/1/looked?q=d%d" % number) + b"\r\n",
+    "thumbnail": lambda number: HEAD.replace(b"/health", b"/api/items/%d/thumbnail" % (number + 1)) + b"\r\n",
+}
+
+
+def test_a_question_whose_client_has_left_is_not_computed(
+    place: Place, model: TwoTower, running: Start, waiting: Connect, monkeypatch
+) -> None:
+    """In every queue. What has begun goes on, and the places of those that left are free at once."""
+    monkeypatch.setattr("openvse.serving.service._FOR_FILES", 1)
+    service, asked, free = Service(place.index, model, Settings()), list[object](), threading.Event()
+    server, answers = running(service), service._gatherer._answer
+    tasks = server.server.server_state.tasks
+
+    def begun(what: object) -> dict[str, object]:
+        asked.append(what)
+        free.wait(20)
+        return {}
+
+    async def decoded(*what: object) -> tuple[dict[str, object], bytes]:
+        return await asyncio.to_thread(begun, what), b"small"
+
+    monkeypatch.setattr(service._gatherer, "_answer", lambda some: (begun(some), answers(some))[1])
+    monkeypatch.setattr(EXPLAINER, "get", lambda: lambda *what: begun(what))
+    monkeypatch.setattr(Decoders, "_decoded", decoded)
+    for name, request in LEFT.items():
+        asked.clear()
+        free.clear()
+        (stays,) = waiting(server.port, 1, request(0))
+        wait_for(lambda: len(asked) == 1, seconds=20)
+        leaves = [each for number in range(1, 7) for each in waiting(server.port, 1, request(number))]
+        wait_for(lambda: len(tasks) == 7, seconds=20)
+        for each in leaves:
+            each.close()
+        wait_for(lambda: len(tasks) == 1, seconds=20)
+        held = service._places._held.total() + service._slow_places._held.total()
+        assert service._gatherer.waiting == 0 and held == (name != "thumbnail"), name
+        free.set()
+        assert stays.recv(65536).startswith(b"HTTP/1.1 200 "), name
+        assert len(asked) == 1, name
+    assert b'status="499"' in httpx.get(f"{server.url}/metrics").content

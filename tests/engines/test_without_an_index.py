@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import psycopg
 import pytest
 import torch
 
@@ -198,3 +199,34 @@ def test_words_that_name_none(word: str, message: str) -> None:
     with pytest.raises(EngineError, match=message) as raised:
         read_address(word)
     assert "secret" not in str(raised.value)
+
+
+ODD_ANSWERS = (
+    "ALTER TABLE {0} ALTER item TYPE text USING 'x'",
+    "ALTER TABLE {0} ALTER item TYPE numeric USING 1e30",
+    "ALTER TABLE {0} ALTER item DROP NOT NULL; UPDATE {0} SET item = NULL",
+    "UPDATE {0} SET payload = '[1]'",
+    "UPDATE {0} SET payload = (repeat('[', 5000) || repeat(']', 5000))::jsonb",
+    "UPDATE {0} SET payload = jsonb_build_object('path', item, 'date', 1e300)",
+    "UPDATE {0} SET payload = jsonb_build_object('path', item, 'size', 1e30)",
+    "UPDATE {0} SET payload = jsonb_build_object('path', item, 'meta', repeat('9', 5000)::jsonb)",
+    "ALTER TABLE {0} ALTER embedding TYPE vector; UPDATE {0} SET embedding = '[1,2]'",
+    "ALTER TABLE {0} ALTER embedding DROP NOT NULL; UPDATE {0} SET embedding = NULL",
+    """COMMENT ON TABLE {0} IS '{{"payloads": 2, "roots": [], "model": "a", "holds": "", "created": "", "dim": 1e400, '
+    '"embeddings": 0}}'""",
+)
+
+
+@pytest.mark.medium
+def test_whatever_a_server_answers_is_refused_in_one_line(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    for number, odd in enumerate(ODD_ANSWERS):
+        address = filled(tmp_path / str(number), "pgvector", request)
+        with psycopg.connect(address.server, autocommit=True) as connection:
+            connection.execute(f"DROP INDEX IF EXISTS {address.name}_graph")
+            connection.execute(odd.format(address.name))  # type: ignore[arg-type]
+
+        def search(address: EngineAddress = address) -> None:
+            with SearchEngine(Words(), address) as engine:
+                engine.search("a dog", where=("year > 2003",))
+
+        refusal(EngineError, search)

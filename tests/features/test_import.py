@@ -216,13 +216,6 @@ def test_hdf5_items_that_are_none(tmp_path: Path) -> None:
     assert {place for place, _ in report.failed} == {"a.h5, lost (lost)", "a.h5, part (part)", "a.h5, text (text)"}
 
 
-def test_hdf5_that_leads_back_to_itself(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_group("all")["again"] = h5py.SoftLink("/")
-    assert names(refusal(DataError, import_features, tmp_path / "a.h5", tmp_path / "store"), "a.h5", "all/again/all")
-
-
 def test_hdf5_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.h5").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "h5py", None)

@@ -54,7 +54,13 @@ def test_nothing_is_left_out(tmp_path):
     assert names(refusal(DataError, list_media, tmp_path / "gone"), "gone")
 
 
-ESCAPES = [("a b.jpg", "a b.jpg"), ("é\u202f1.png", "é\u202f1.png"), ("a\x1b[2Jb", r"a\x1b[2Jb"), ("\udce9", r"\udce9")]
+ESCAPES = [
+    ("a b.jpg", "a b.jpg"),
+    ("é\u202f1.png", "é\u202f1.png"),
+    ("a\x1b[2Jb", r"a\x1b[2Jb"),
+    ("\udce9", r"\udce9"),
+    ("a\u202egpj", r"a\u202egpj"),
+]
 
 
 def test_odd_characters_are_escaped():

@@ -164,21 +164,6 @@ def test_a_root_far_from_the_index_is_told_at_the_start(
         assert service.served.far_roots == [Path(root)] and f"images below {root}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/page/../app.py",
-        "/page/..%2f..%2fapp.py",
-        "/page/%2e%2e/%2e%2e/errors.py",
-        "/..%2f..%2fetc/passwd",
-        "/api/items/..%2f..%2f1/file",
-        "/api/items/1%00/file",
-    ],
-)
-def test_no_path_leads_out(client: TestClient, path: str) -> None:
-    assert client.get(path).status_code in (404, 405, 422)
-
-
 def test_shares_add_up_to_the_score(model: TwoTower) -> None:
     photo, sentence = draw_photo(4, (64, 64)), "the green cat sleeps"
     looked = look(model, photo, sentence)

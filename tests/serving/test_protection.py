@@ -3,10 +3,8 @@
 import asyncio
 import io
 import json
-import struct
 import threading
 import time
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +14,9 @@ from starlette.datastructures import UploadFile
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
-from openvse.errors import BadImageError, MissingItemError, ModelError, OpenVSEError
+from openvse.errors import OpenVSEError
 from openvse.indexing import build_index
 from openvse.model.two_tower import TwoTower
-from openvse.serving import decoding
 from openvse.serving.layers import Bounds, RequestMetrics
 from openvse.serving.server import listen
 from openvse.serving.service import Service
@@ -38,34 +35,8 @@ def locked(place: Place, model: TwoTower) -> Iterator[TestClient]:
         yield client
 
 
-@pytest.mark.medium
-@pytest.mark.parametrize("path", ["/api/search?q=grass", "/api/info", "/metrics", "/openapi.json", "/api/items/1/file"])
-def test_a_stranger_sees_nothing(locked: TestClient, path: str) -> None:
-    for headers in ({}, {"authorization": "Bearer wrong"}, {"cookie": f"openvse_session={TOKEN}"}):
-        reply = locked.get(path, headers=headers)
-        assert reply.status_code == 401 and "token" in reply.json()["error"]
-    assert locked.get(path, headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
-
-
 def test_the_page_and_the_state_are_open(locked: TestClient) -> None:
     assert [locked.get(path).status_code for path in ("/", "/page/app.js", "/health", "/ready")] == [200] * 4
-
-
-def test_the_page_gets_a_cookie_for_the_token(locked: TestClient) -> None:
-    assert locked.post("/session", json={"token": "wrong"}).status_code == 401
-    reply = locked.post("/session", json={"token": TOKEN})
-    told = reply.headers["set-cookie"].lower()
-    assert "httponly" in told and "samesite=strict" in told and TOKEN not in told
-    assert locked.get("/api/search", params=ASKED).status_code == 200  # the client has kept the cookie
-    locked.cookies.clear()
-
-
-@pytest.mark.medium
-def test_other_web_sites_may_not_ask(client: TestClient) -> None:
-    assert client.get("/api/info", headers={"sec-fetch-site": "cross-site"}).status_code == 403
-    assert client.get("/api/info", headers={"host": "rebound.example"}).status_code == 421
-    for own in ("localhost:8000", "[::1]:8000", "[::1]", "LOCALHOST"):
-        assert client.get("/api/info", headers={"host": own}).status_code == 200
 
 
 def test_every_reply_carries_what_protects_its_reader(client: TestClient) -> None:
@@ -84,17 +55,6 @@ def test_the_page_holds_no_inline_code_and_nothing_from_elsewhere(client: TestCl
     assert "http://" not in page and "https://" not in page
 
 
-def test_an_address_that_others_reach_needs_a_token() -> None:
-    with pytest.raises(OpenVSEError, match="--allow-public"):
-        Settings(host="0.0.0.0")
-    with pytest.raises(OpenVSEError, match="--allow-public"):
-        Settings(host="photos.example")
-    with pytest.raises(OpenVSEError, match="5.*16"):
-        Settings(token="short")
-    assert Settings(host="0.0.0.0", token=TOKEN).token and Settings(host="::", allow_public=True)
-    assert Settings(host="127.1.2.3").is_local and Settings(host="::1").is_local
-
-
 def test_a_port_that_is_taken_is_told() -> None:
     opened, settings = listen(Settings(port=0))
     with opened:
@@ -103,21 +63,9 @@ def test_a_port_that_is_taken_is_told() -> None:
             listen(settings)
 
 
-def bomb() -> bytes:
-    """A PNG of 50,000 x 50,000 pixels in a few bytes."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    head = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
-    body = zlib.compress(bytes(100_000))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (bomb(), ""),
         (png(Image.new("RGB", (400, 400))), "400 x 400"),
         (png()[:300], ""),
         (b"", ""),
@@ -126,7 +74,7 @@ def bomb() -> bytes:
         (b"\x00" * 1000, ""),
         (b"GIF89a" + b"\xff" * 50, "56"),
     ],
-    ids=["bomb", "large", "truncated", "empty", "svg", "pdf", "zeros", "gif"],
+    ids=["large", "truncated", "empty", "svg", "pdf", "zeros", "gif"],
 )
 def test_hostile_uploads_are_refused(locked: TestClient, content: bytes, words: str) -> None:
     known = {"authorization": f"Bearer {TOKEN}"}
@@ -149,13 +97,6 @@ def test_bodies_that_are_too_large_are_refused_before_and_while_they_arrive(lock
     kind = {"content-type": "multipart/form-data; boundary=b", **known}
     streamed = locked.post("/api/search/image", content=parts(), headers=kind)
     assert streamed.status_code == 413
-
-
-def test_a_form_without_a_boundary_is_refused(locked: TestClient) -> None:
-    known = {"authorization": f"Bearer {TOKEN}"}
-    kind = {"content-type": "multipart/form-data"}
-    reply = locked.post("/api/search/image", content=b"x", headers={**kind, **known})
-    assert reply.status_code in (400, 422)
 
 
 def test_metrics_count_what_was_done(client: TestClient) -> None:
@@ -243,75 +184,6 @@ def test_no_reply_says_where_files_are(own_place: Place, model: TwoTower, answer
         if not reply.headers["content-type"].startswith("image/"):
             found = [*map(str, (own_place.photos, own_place.index, own_place.photos.parent))]
             assert not [place for place in found if place in reply.text], (reply.url, reply.text)
-
-
-def test_many_fields_cost_nothing_and_long_bodies_are_refused_before_they_are_parsed(locked: TestClient) -> None:
-    known = {"authorization": f"Bearer {TOKEN}"}
-    many = json.dumps({str(number): 0 for number in range(12_000)})
-    began = time.monotonic()
-    known["content-type"] = "application/json"
-    assert locked.post("/session", content=many, headers=known).status_code == 413
-    assert locked.post("/api/search", content=many, headers=known).status_code == 422
-    assert time.monotonic() - began < 5
-    assert locked.post("/api/search", content=b"[" + b"0," * 600_000, headers=known).status_code == 413
-    hundred = json.dumps({str(number): 0 for number in range(100)})
-    assert "64" in locked.post("/session", content=hundred, headers=known).json()["error"]
-
-
-@pytest.mark.medium
-def test_decoding_ends_in_time_and_gives_back_its_place_and_its_process(
-    place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended: list[int] = []
-
-    def endless(decoder: object, *_: object) -> object:
-        return decoder._process.wait()  # type: ignore[attr-defined]
-
-    async def free(service: Service) -> bool:
-        for _ in range(3):  # with one place, each waits until the one before has ended
-            with pytest.raises(BadImageError, match=r"0\.1 "):
-                async with service.uploaded(UploadFile(io.BytesIO(png()))):
-                    pass
-        return not service._uploads.locked()
-
-    kill = decoding._Decoder.kill
-    monkeypatch.setattr(decoding._Decoder, "ask", endless)
-    monkeypatch.setattr(decoding._Decoder, "kill", lambda each: (ended.append(each._process.pid), kill(each)))
-    limits = Limits(uploads=1, decode_s=0.1)
-    assert asyncio.run(free(Service(place.index, model, Settings(limits=limits))))
-    assert len({*ended}) == 3
-
-
-def test_files_that_are_no_images_are_not_sent_whatever_the_index_says(
-    own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An index is made by anybody: one whose root is / names any file of the server."""
-    secret = own_place.photos / "secret"
-    secret.write_text("secret")
-    served = Service(own_place.index, model, Settings()).served
-    key = served.key("001.jpg")
-    assert served.file(key).name == "001.jpg"
-    monkeypatch.setattr(served.engine.catalogue, "path_of", lambda position: secret)
-    with pytest.raises(MissingItemError):
-        served.file(key)
-
-
-def test_an_error_of_a_model_names_no_place(place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = Service(place.index, model, Settings())
-
-    async def gone(*_: object, **__: object) -> None:
-        raise ModelError("the model of index leak/idx is no longer at /data/secret/model")
-
-    with client_of(service) as client:
-        monkeypatch.setattr(service, "search", gone)
-        reply = client.get("/api/search", params={"q": "grass"})
-    assert reply.status_code == 503 and "secret" not in reply.text and "leak" not in reply.text
-
-
-def test_places_in_urls_of_metadata_are_hidden(place: Place, model: TwoTower) -> None:
-    served, photos = Service(place.index, model, Settings()).served, place.photos.resolve()
-    text = served.readable(f"file://{photos}/a.jpg;{photos}/b.jpg")
-    assert str(photos) not in text and "b.jpg" in text
 
 
 def test_head_is_answered_as_get_without_a_body(client: TestClient) -> None:

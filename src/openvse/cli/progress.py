@@ -18,6 +18,7 @@ from rich.table import Column
 from rich.text import Text
 
 from openvse.errors import IN_PYTHON
+from openvse.media.names import escaped
 from openvse.pipeline import SKIPPED
 
 console = Console(stderr=True)
@@ -53,8 +54,8 @@ voice = Voice()
 
 
 def copyable(text: str) -> str:
-    """Return a text as the command line prints it: without Python's names, and with the plug-ins in its commands."""
-    text = IN_PYTHON.sub("", text)
+    """Return a text as the command line prints it: without Python's names and odd characters, and with the plug-ins."""
+    text = "\n".join(map(escaped, IN_PYTHON.sub("", text).split("\n")))
     plugins = "".join(f" --plugin {shlex.quote(str(path))}" for path in voice.plugins)
     names = "|".join(map(re.escape, voice.commands))
     return re.sub(rf"\bopenvse(?= ({names})\b)", lambda _: f"openvse{plugins}", text) if plugins else text

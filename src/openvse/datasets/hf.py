@@ -73,7 +73,7 @@ def read_configs(readme: Path) -> list[HubConfig]:
     pattern, a list of them, or a list of ``{split, path}``).
     """
     text = readme.read_text(encoding="utf-8-sig", errors="replace") if readme.is_file() else ""
-    head = re.match(r"---\s*\n(.*?)\n---\s*(\n|$)", text, flags=re.DOTALL)
+    head = re.match(r"---[ \t]*\n(.*?)\n---[ \t]*(\n|$)", text, flags=re.DOTALL)
     try:
         tree = parse_yaml(head[1]) if head else None
     except RecipeError as error:

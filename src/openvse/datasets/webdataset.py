@@ -12,7 +12,7 @@ from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.splits import equal_content
 from openvse.datasets.layout import named_splits
 from openvse.datasets.rows import captions_in, check_size, read_record
-from openvse.errors import DataError, TextError, decoded_text
+from openvse.errors import DataError, TextError, decoded_text, message_of
 from openvse.files import parse_json
 from openvse.media.listing import LeftOut, Problem, kind_left_out, walk_files
 from openvse.media.names import escaped, is_image, is_video_name
@@ -33,7 +33,7 @@ def open_webdataset(root: Path, *, require_images: bool = True) -> Corpus:
     unpacked: images are read from their places in the archives. The identifier of an image is ``SHARD/MEMBER``.
     """
     folder = root.parent if root.is_file() else root
-    shards = [root] if root.is_file() else find_shards(root)
+    shards = [root] if root.is_file() else find_shards(root) if root.is_dir() else []
     if not shards:
         raise DataError(f"{root}: no .tar archive there: check the folder")
     return shards_corpus(root, named_splits(shards, folder), require_images=require_images)
@@ -104,14 +104,14 @@ def _read_shard(path: Path, passed: _PassedOver, problems: list[str]) -> Iterabl
     try:
         with tarfile.open(path, "r:") as archive:
             _read_members(path, archive, copies, passed)
-    except tarfile.TarError as error:
-        ends = str(error)
+    except OSError as error:
+        raise DataError(f"{path}: it cannot be read ({error.strerror}): check the path") from error
+    except (tarfile.TarError, ArithmeticError, LookupError, MemoryError, ValueError) as error:  # of odd headers
+        ends = message_of(error)
         if not copies:
             raise DataError(
                 f"{path}: not a tar archive, or a compressed or damaged one ({ends}): decompress it, or get it again"
             ) from error
-    except OSError as error:
-        raise DataError(f"{path}: it cannot be read ({error.strerror}): check the path") from error
     items = [item for key, group in copies.items() if (item := _one_copy(path, key, group, passed))]
     if ends:
         size = path.stat().st_size

@@ -11,7 +11,7 @@ import re
 import zipfile
 import zlib
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +28,7 @@ from openvse.features.arrays import ArrayRows, num_real
 from openvse.features.store import IMPORTED, MANIFEST, FeatureStore, StoreDtype
 from openvse.features.writer import FeatureStoreWriter
 from openvse.files import read_lines
+from openvse.media.listing import walk_files
 from openvse.pipeline import Pace
 from openvse.registry import Registry
 
@@ -149,6 +150,7 @@ def as_rows(array: Any) -> Shaped[np.ndarray, "N C"]:
     rows = np.asarray(array)
     if rows.dtype.kind not in "fiu":
         raise BadFeaturesError(f"its features are {rows.dtype}, not numbers")
+    check_bytes(rows.nbytes)
     while rows.ndim > 2 and rows.shape[0] == 1:
         rows = rows[0]
     rows = rows[None] if rows.ndim == 1 else rows
@@ -206,6 +208,7 @@ def _read_npy(path: Path) -> Local:
 
 
 def _read_item(rows: ArrayRows, position: int) -> Local:
+    check_bytes(math.prod(rows.shape[1:]) * rows.dtype.itemsize)
     item = rows.read(position)[0]
     return Local(item[: num_real(item)])  # without padding
 
@@ -229,9 +232,14 @@ def _files(source: Path, suffix: str, read: Callable[[Path], Local], ids: Path |
     """Yield an entry for each file with a suffix, whose name is the id."""
     if ids is not None:
         raise DataError(f"{source} names its items by its files: leave --ids out")
-    for path in sorted(source.rglob(f"*{suffix}")) if source.is_dir() else [source]:
+    for path in _below(source, f"*{suffix}"):
         name = path.relative_to(source if source.is_dir() else source.parent).as_posix()
         yield FeatureEntry(name.removesuffix(suffix), name, partial(read, path))
+
+
+def _below(source: Path, pattern: str) -> list[Path]:
+    """Return the plain files below a folder whose names fit a pattern, or else a file alone."""
+    return sorted(path for path in walk_files(source) if path.match(pattern)) if source.is_dir() else [source]
 
 
 def _read_npz(path: Path) -> Local:
@@ -244,8 +252,7 @@ IDS = ("ids", "image_ids", "image_id", "img_ids", "img_id")
 
 _CACHE_BYTES = 1 << 26  # h5py's cache of a data set stored in chunks of many items
 _MOST_IDS = _MOST_PART = 1 << 30
-DEEPEST = 8
-"""The largest depth of nested groups, since a link can lead back to its own group."""
+_DEEPEST = 8  # nested groups
 
 
 def read_hdf5(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
@@ -273,7 +280,14 @@ def _is_group(node: Any) -> bool:
     return hasattr(node, "keys")
 
 
+def _leads_away(group: Any, names: Iterable[str]) -> bool:
+    """Return whether one of some names in a group is a link to another file, which would be opened, even a pipe."""
+    return any(type(group.get(name, getlink=True)).__name__ == "ExternalLink" for name in names)
+
+
 def _read_file(source: Path, file: Any, ids: Path | None) -> Iterator[FeatureEntry]:
+    if _leads_away(file, {*file}.intersection((*FEATURES, *IDS, *BOXES, *COUNT, *WIDTH, *HEIGHT))):
+        raise DataError(f"{source} has links to other files: copy what they name into it")
     name = next((name for name in FEATURES if name in file and not _is_group(file[name])), None)
     known = next((name for name in IDS if name in file), None)
     if name is not None:
@@ -281,21 +295,23 @@ def _read_file(source: Path, file: Any, ids: Path | None) -> Iterator[FeatureEnt
     elif ids is not None:
         raise DataError(f"{source} names its items itself: leave --ids out")
     else:
-        yield from _read_items(source.name, file, "")
+        yield from _read_items(source.name, file, "", set())
 
 
-def _read_items(place: str, group: Mapping[str, Any], prefix: str) -> Iterator[FeatureEntry]:
-    if prefix.count("/") > DEEPEST:
+def _read_items(place: str, group: Mapping[str, Any], prefix: str, seen: set[object]) -> Iterator[FeatureEntry]:
+    if group in seen or prefix.count("/") > _DEEPEST:
         raise DataError(f"{place} nests groups without end ({prefix[:40]}...): remove the links that lead back")
+    seen.add(group)
     for name in group:
         path = f"{prefix}{name}"
-        node: Any = group.get(name)  # None for a broken link
+        node: Any = None if _leads_away(group, [name]) else group.get(name)  # None for a broken link
+        node = None if _is_group(node) and _leads_away(node, node) else node
         if not _is_group(node):
             yield FeatureEntry(path, f"{place}, {path}", partial(_read_one, {"features": node}))
         elif any(key in node and not _is_group(node[key]) for key in FEATURES):
             yield FeatureEntry(path, f"{place}, {path}", partial(_read_one, ChainMap(node, node.attrs)))
         else:
-            yield from _read_items(place, node, f"{path}/")
+            yield from _read_items(place, node, f"{path}/", seen)
 
 
 def _read_one(fields: Mapping[str, Any]) -> Local:
@@ -329,6 +345,7 @@ def _read_whole(source: Path, file: Any, name: str, ids: list[str]) -> Iterator[
 
 
 def _read_row(columns: Mapping[str, Any], name: str, row: int) -> Local:
+    check_bytes(sum(column.nbytes // len(column) for column in columns.values()))
     with reading_item():
         fields = {key: column[row] for key, column in columns.items()}
     if not any(key in fields for key in COUNT):
@@ -355,7 +372,7 @@ def read_tsv(source: Path, ids: Path | None = None) -> Iterator[FeatureEntry]:
     """
     if ids is not None:
         raise DataError(f"{source} names its items itself: leave --ids out")
-    for path in sorted(source.rglob("*.tsv*")) if source.is_dir() else [source]:
+    for path in _below(source, "*.tsv*"):
         yield from _read_table(path)
 
 
@@ -425,7 +442,7 @@ _SUFFIXES = {".tsv": "tsv", ".npz": "npz", ".npy": "npy", ".h5": "hdf5", ".hdf5"
 
 
 def _detect(source: Path) -> str:
-    paths = source.rglob("*") if source.is_dir() else [source]
+    paths = _below(source, "*")
     # Parts of a large table are named table.tsv.0, table.tsv.1.
     kinds = {_SUFFIXES.get(suffix) for path in paths for suffix in path.suffixes[-2:]} - {None}
     if len(kinds) == 1:
@@ -526,7 +543,7 @@ def import_features(
         StoreError: the store holds other features, is being written by another process, or cannot be written.
     """
     source, store = Path(source), Path(store)
-    if not source.exists():
+    if not source.is_file() and not source.is_dir():
         raise DataError(f"{source}: there is no such file or folder: check the path")
     if (source / MANIFEST).exists():
         raise DataError(f"{source} is already a feature store: use it directly")
@@ -573,7 +590,7 @@ class _Import:
                 self.report.done += 1
             self._seen.add(item)
         except BadFeaturesError as error:
-            self.report.failed.append((f"{entry.place} ({item})", str(error)))
+            self.report.failed.append((f"{entry.place} ({item:.80})", str(error)))
         self.report.seconds = self._pace.seconds
         if self._writer is not None:
             self._pace.keep(self._writer.commit)

@@ -152,8 +152,8 @@ class FeatureStoreWriter:
         dim, dtype = self._manifest.dim, self._manifest.dtype
         if item in self:
             raise BadFeaturesError(f"feature store {self.path} already holds {item!r}: give each item its own id")
-        if not item or "\n" in item:
-            raise BadFeaturesError(f"{item!r} cannot be an id of a feature store: give one line of text")
+        if not item or "\n" in item or len(item) > 4096:
+            raise BadFeaturesError(f"{item[:80]!r} cannot be an id of a feature store: give one short line of text")
         if local.shape[0] == 0 or local.shape[1] != dim:
             raise BadFeaturesError(f"features of {item!r} have shape {list(local.shape)}, not [N, {dim}] with N >= 1")
         peak = float(local.detach().abs().max())

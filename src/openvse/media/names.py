@@ -56,6 +56,7 @@ _FOREIGN = {
 }
 _KIND_OF = {suffix: kind for kind, (suffixes, _) in _FOREIGN.items() for suffix in suffixes.split()}
 _ODD = frozenset({"Cc", "Cs", "Zl", "Zp"})  # control characters, undecodable bytes, line separators
+_TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # they let text read backwards
 
 
 def known_formats() -> Iterator[ImageFormat]:
@@ -112,9 +113,8 @@ def escaped(text: object) -> str:
     plain = str(text)
     if plain.isprintable():
         return plain
-    return "".join(
-        letter.encode("unicode_escape").decode() if unicodedata.category(letter) in _ODD else letter for letter in plain
-    )
+    odd = {each for each in plain if unicodedata.category(each) in _ODD or each in _TURNING}
+    return "".join(each.encode("unicode_escape").decode() if each in odd else each for each in plain)
 
 
 def names_image(word: str) -> bool:

@@ -1,6 +1,6 @@
 """Tools for assistants (Model Context Protocol), each a function of the service. They read, and one may teach.
 
-So limits and errors are those of the REST interface. ``/mcp`` keeps no sessions, so clients that leave cost nothing.
+So limits and errors are those of the REST interface. ``/mcp`` keeps no sessions.
 A message has at most ``Limits.json_bytes`` in either direction.
 """
 

@@ -48,6 +48,13 @@ class FairPlaces:
             self._held -= wanted
 
 
+async def going_on(place: asyncio.Lock | asyncio.Semaphore, working: asyncio.Future[AnswerT]) -> AnswerT:
+    """Return the result of work that holds a place until it ends, and goes on if nobody waits for it any more."""
+    working.add_done_callback(lambda _: place.release())
+    working.add_done_callback(lambda done: done.cancelled() or done.exception())  # asyncio logs what nobody looked at
+    return await asyncio.shield(working)
+
+
 class Gatherer(Generic[AskT, AnswerT]):
     """Batches questions: a call on one thread answers all that arrived during the call before.
 

@@ -21,7 +21,7 @@ from openvse.media.images import pixel_limit, read_image
 from openvse.media.names import known_formats
 from openvse.media.videos import read_poster
 from openvse.registry import load_plugin, loaded_plugins
-from openvse.serving.batching import BusyError
+from openvse.serving.batching import BusyError, going_on
 
 LARGE_PX = 1280
 """The longer side of the image in the panel of the page."""
@@ -63,31 +63,38 @@ class Decoders:
         await asyncio.gather(*asked, return_exceptions=True)  # what fails then fails its picture
 
     async def decoded(self, task: Mapping[str, Any], content: bytes) -> Any:
-        """Do a task of ``decode`` in a process. Raise BadImageError if a picture cannot be used, or takes too long."""
-        loop = asyncio.get_running_loop()
-        async with self._places:
-            try:
-                decoder = self._idle.pop(0) if self._idle else await loop.run_in_executor(self._threads, _Decoder)
-            except OSError as error:
-                raise BusyError("the server starts no decoder now: try again in a moment") from error
-            try:
-                async with asyncio.timeout(self._seconds):
-                    told, decoded = await loop.run_in_executor(self._threads, decoder.ask, task, content)
-            except BaseException as error:
-                decoder.kill()  # the thread that asks it is free then, too
-                self._threads.submit(decoder.end)
-                with suppress(OSError):
-                    self._idle.append(_Decoder())  # it has started when it is needed
-                if isinstance(error, TimeoutError):
-                    late = f"it is not decoded within {self._seconds:g} seconds: make it smaller"
-                    raise SlowImageError(late) from error
-                if isinstance(error, OSError):
-                    raise BadImageError("its decoder failed: save it in another format") from error
-                raise
-            self._idle.append(decoder)
+        """Do a task of ``decode`` in a process. Raise BadImageError if a picture cannot be used, or takes too long.
+
+        A task that has begun goes on when nobody waits for it any more: to end its process would cost more.
+        """
+        await self._places.acquire()
+        told, decoded = await going_on(self._places, asyncio.create_task(self._decoded(task, content)))
         if "error" in told:
             raise BadImageError(told["error"])
         return decoded
+
+    async def _decoded(self, task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any], Any]:
+        loop = asyncio.get_running_loop()
+        try:
+            decoder = self._idle.pop(0) if self._idle else await loop.run_in_executor(self._threads, _Decoder)
+        except OSError as error:
+            raise BusyError("the server starts no decoder now: try again in a moment") from error
+        try:
+            async with asyncio.timeout(self._seconds):
+                answer = await loop.run_in_executor(self._threads, decoder.ask, task, content)
+        except BaseException as error:
+            decoder.kill()  # the thread that asks it is free then, too
+            self._threads.submit(decoder.end)
+            with suppress(OSError):
+                self._idle.append(_Decoder())  # it has started when it is needed
+            if isinstance(error, TimeoutError):
+                late = f"it is not decoded within {self._seconds:g} seconds: make it smaller"
+                raise SlowImageError(late) from error
+            if isinstance(error, OSError):
+                raise BadImageError("its decoder failed: save it in another format") from error
+            raise
+        self._idle.append(decoder)
+        return answer
 
     def close(self) -> None:
         """End the processes."""

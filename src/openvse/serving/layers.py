@@ -60,6 +60,7 @@ UPLOADS = ("/api/search/image", "/api/images", "/api/ask")
 """Paths that take an image."""
 
 _SMALL_BYTES = 4000
+_LEFT = 499  # what proxies count for a client that left before the reply
 _SESSIONS = 10_000
 
 OPEN_PATHS = ("/", "/teach", "/health", "/ready", "/session")
@@ -94,7 +95,7 @@ class Replies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status, is_head = time.perf_counter(), 500, scope["method"] == "HEAD"
+        began, status, is_head = time.perf_counter(), _LEFT, scope["method"] == "HEAD"
         inner = {**scope, "path": "/" + "/".join(filter(None, scope["path"].split("/")))}
         if is_head:
             inner |= {"method": "GET", "is_head": True}

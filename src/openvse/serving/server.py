@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import h11
+from anyio import CancelScope
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -85,13 +86,22 @@ class PatientServer(Server):
 class Connection(H11Protocol):
     """A connection that is closed if a head takes too long, or if others need its place while it waits for its client.
 
-    ``head_s`` and ``connections`` of the limits count here. The other arguments are uvicorn's.
+    When it is lost, its request is given up wherever it waits. ``head_s`` and ``connections`` of the limits count here.
+    The other arguments are uvicorn's.
     """
 
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None, *, limits: Limits) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits, self._since = limits, self.loop.time()
         self._late: asyncio.TimerHandle | None = None
+        self._answers, self.app = self.app, self._answer
+        self._answering = CancelScope()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request as long as its client is there."""
+        with CancelScope() as self._answering:
+            if not self.cycle.disconnected:
+                await self._answers(scope, receive, send)
 
     @property
     def _is_idle(self) -> bool:
@@ -125,8 +135,9 @@ class Connection(H11Protocol):
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the time of the head."""
+        """Forget the time of the head, and give up the request."""
         super().connection_lost(exc)
+        self._answering.cancel()
         if self._late is not None:
             self._late.cancel()
 
@@ -259,7 +270,7 @@ def allow_many_files(count: int) -> None:
 def create_app(service: Service) -> ASGIApp:
     """Return the application of a service, inside its layers."""
     app = interface_of(service)
-    bounded = Bounds(Zipped(app), service.limits, service.metrics)
+    bounded = Bounds(Zipped(app, minimum_size=1000, compresslevel=5), service.limits, service.metrics)
     return Replies(Guard(bounded, service.settings, service.metrics, app.state.sessions), service.metrics)
 
 
@@ -313,16 +324,13 @@ def interface_of(service: Service) -> FastAPI:
     return app
 
 
-class Zipped:
+class Zipped(GZipMiddleware):
     """Compresses replies, but not images and clips: they are compressed already, and ranges count their bytes."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._plain, self._zipped = app, GZipMiddleware(app, minimum_size=1000, compresslevel=5)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         is_image = scope["type"] == "http" and scope["path"].endswith(("/thumbnail", "/file"))
-        await (self._plain if is_image else self._zipped)(scope, receive, send)
+        await (self.app if is_image else super().__call__)(scope, receive, send)
 
 
 def refusal(service: Service, error: Exception) -> tuple[int, str]:

@@ -17,6 +17,7 @@ from threading import Lock
 from typing import IO, Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
+from anyio import CancelScope
 from PIL import Image
 from starlette.datastructures import UploadFile
 
@@ -29,7 +30,7 @@ from openvse.search import Answer, Page, Query
 from openvse.search.cache import ByteCache
 from openvse.search.provided import EXPLAINER, RERANKER, AnswersQuestions, RanksAgain, Teaches
 from openvse.search.sheets import captions_beside
-from openvse.serving.batching import CLIENT, FairPlaces, Gatherer, RememberingModel, ServedModel
+from openvse.serving.batching import CLIENT, FairPlaces, Gatherer, RememberingModel, ServedModel, going_on
 from openvse.serving.decoding import LARGE_PX, Decoders, SlowImageError
 from openvse.serving.layers import RequestMetrics
 from openvse.serving.schemas import LARGEST_PAGE
@@ -210,15 +211,7 @@ class Service:
             async with asyncio.timeout(self.limits.timeout):
                 async with first_of_client:  # others of it wait here, so that clients take turns
                     await self._slow_turn.acquire()
-                working = asyncio.get_running_loop().run_in_executor(self._slow, work)
-                working.add_done_callback(self._end_turn)
-                return await asyncio.shield(working)
-
-    def _end_turn(self, worked: asyncio.Future[ResultT]) -> None:
-        """Let the next slow work begin."""
-        self._slow_turn.release()
-        if not worked.cancelled():
-            worked.exception()  # otherwise asyncio logs that nobody looked at it
+                return await going_on(self._slow_turn, asyncio.get_running_loop().run_in_executor(self._slow, work))
 
     @asynccontextmanager
     async def _place(self) -> AsyncIterator[None]:
@@ -309,7 +302,7 @@ class Service:
         return self._source.teacher
 
     async def teach(self, change: Callable[[Teaches], ResultT]) -> ResultT:
-        """Let the teacher change something, one after the other, and search by what it has learned."""
+        """Let the teacher change something, one after the other, whoever leaves, and search by what it has learned."""
         if (teacher := self.teacher) is None:
             raise ModelError("this server does not learn: start it with --teach")
 
@@ -319,8 +312,9 @@ class Service:
                 self.reload()
             return result
 
-        with self._slow_places.held():
-            return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._teaching, work))
+        with self._slow_places.held(), CancelScope(shield=True):
+            result = await asyncio.get_running_loop().run_in_executor(self._teaching, work)
+        return result  # noqa: RET504 - for mypy, as a scope may swallow errors
 
     def taught(self, teacher: Teaches, passed_keys: Collection[int] = ()) -> dict[str, Any]:
         """Return how much was taught, and the items to teach next, each with the words that fit it best."""
@@ -345,7 +339,8 @@ class Service:
         """Keep what is said of an item and a sentence, if anything, and return what is known of the sentence."""
         served = self.served
         if said and (judgements := served.engine.judgements) is not None:
-            await asyncio.to_thread(judgements.add, text, served.id_of(key), *said)
+            with CancelScope(shield=True):  # it is kept, even if the client has left
+                await asyncio.to_thread(judgements.add, text, served.id_of(key), *said)
         async with asyncio.timeout(self.limits.timeout):
             with self._places.held():  # judged sentences are embedded by the thread that searches
                 return await asyncio.get_running_loop().run_in_executor(self._main, served.judged, text)

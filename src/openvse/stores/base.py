@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.errors import EngineError, MissingItemError
+from openvse.errors import EngineError, MissingItemError, OpenVSEError
 from openvse.files import parse_json
 from openvse.indexing.conditions import Condition
 from openvse.indexing.database import FOLLOW_LINKS, Root, taken_at
@@ -65,16 +66,13 @@ class ItemFacts:
 
     @classmethod
     def of_payload(cls, payload: Mapping[str, Any] | None) -> ItemFacts:
-        """Return the facts in a payload."""
+        """Return the facts in a payload. Whatever is none raises an Exception of Python."""
         held = payload or {}
-        meta = held.get("meta")
-        return cls(
-            str(held.get("path", "")),
-            str(held.get("kind", "image")),
-            round(float(held.get("date", 0)) * 1e9),
-            int(held.get("size", 0)),
-            dict(meta) if isinstance(meta, dict) else {},
-        )
+        meta, numbers = held.get("meta"), (round(float(held.get("date", 0)) * 1e9), int(held.get("size", 0)))
+        if max(map(abs, numbers)) >= 2 * _LARGE:
+            raise OverflowError("a date or a size has more than 64 bits")
+        metadata = dict(meta) if isinstance(meta, dict) else {}
+        return cls(str(held.get("path", "")), str(held.get("kind", "image")), *numbers, metadata)
 
 
 @dataclass(frozen=True)
@@ -212,7 +210,9 @@ class Note:
             roots = tuple(Root(int(each["number"]), str(each["path"]), str(each["label"])) for each in written["roots"])
             model, holds, created = (str(written[name]) for name in ("model", "holds", "created"))
             embeddings, dim = (int(written[name]) for name in ("embeddings", "dim"))
-        except (KeyError, TypeError, ValueError) as error:
+            if min(embeddings, dim) < 1:
+                raise ValueError
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise EngineError(f"the note of {place} is damaged: run 'openvse index' again with its index") from error
         return cls(model, holds, embeddings, dim, created, roots, written.get("follows_links") is True)
 
@@ -251,6 +251,17 @@ class Note:
         near = {folder.resolve().parts[:2] for folder in folders}
         roots = [Path(root.path).resolve() for root in self.roots]
         return [each for each in roots if len(each.parts) < 2 or (near and each.parts[:2] not in near)]
+
+
+@contextmanager
+def told_as(tell: Callable[[str], str]) -> Iterator[None]:
+    """Raise whatever a server, its client or an odd answer leads to as an EngineError that ``tell`` words."""
+    try:
+        yield
+    except OpenVSEError:
+        raise
+    except Exception as error:  # they have no common class
+        raise EngineError(tell(" ".join(str(error).split()))) from None
 
 
 def check_payloads(note: Mapping[str, Any] | None, place: object) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Thread
 
 from openvse.errors import DataError, OpenVSEError, message_of
-from openvse.search.opening import load_embedder
+from openvse.runtime.model import load_embedder
 from openvse.training.checkpoint import BEST
 
 _LOG = "training.log"

@@ -1,0 +1,159 @@
+"""A GRU of few units as one kernel of a GPU for each pass, in Triton, which comes with PyTorch's builds for CUDA.
+
+A library starts several kernels for each step, and a step of 32 units computes next to nothing. Here a program keeps
+the state and the weights of one direction of one sequence in registers, and walks the positions. Triton's interpreter
+runs the same programs on a CPU (``make kernel-check``). No GPU has measured them yet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+
+@triton.jit
+def _matrix(start: tl.tensor, units: tl.constexpr, width: tl.constexpr) -> tl.tensor:
+    row, column = tl.arange(0, width)[:, None], tl.arange(0, width)[None, :]
+    inside = (row < units) & (column < units)
+    return tl.load(start + row * units + column, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _vector(start: tl.tensor, units: tl.constexpr, width: tl.constexpr) -> tl.tensor:
+    unit = tl.arange(0, width)
+    return tl.load(start + unit, mask=unit < units, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store(start: tl.tensor, values: tl.tensor, units: tl.constexpr, width: tl.constexpr) -> None:
+    unit = tl.arange(0, width)
+    tl.store(start + unit, values, mask=unit < units)
+
+
+@triton.jit
+def _tanh(x: tl.tensor) -> tl.tensor:
+    return 2 * tl.sigmoid(2 * x) - 1
+
+
+@triton.jit
+def _forward(
+    gates: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    lengths: tl.tensor,
+    states: tl.tensor,
+    steps: tl.tensor,
+    ways: tl.tensor,
+    units: tl.constexpr,
+    width: tl.constexpr,
+) -> None:
+    row, way = tl.program_id(0), tl.program_id(1)
+    length, size = tl.load(lengths + row), units * units
+    weights, biases = weight + way * 3 * size, bias + way * 3 * units
+    to_reset, to_update = _matrix(weights, units, width), _matrix(weights + size, units, width)
+    to_new = _matrix(weights + 2 * size, units, width)
+    reset_bias, update_bias = _vector(biases, units, width), _vector(biases + units, units, width)
+    new_bias = _vector(biases + 2 * units, units, width)
+    state = tl.zeros((width,), tl.float32)
+    for step in range(length):
+        at = (row * steps + tl.where(way == 0, step, length - 1 - step)) * ways + way
+        gate, before = gates + at * 3 * units, state[None, :]
+        reset = tl.sigmoid(_vector(gate, units, width) + tl.sum(to_reset * before, 1) + reset_bias)
+        update = tl.sigmoid(_vector(gate + units, units, width) + tl.sum(to_update * before, 1) + update_bias)
+        new = _tanh(_vector(gate + 2 * units, units, width) + reset * (tl.sum(to_new * before, 1) + new_bias))
+        state = new + update * (state - new)
+        _store(states + at * units, state, units, width)
+
+
+@triton.jit
+def _backward(
+    gates: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    lengths: tl.tensor,
+    states: tl.tensor,
+    given: tl.tensor,
+    to_gates: tl.tensor,
+    to_hidden: tl.tensor,
+    steps: tl.tensor,
+    ways: tl.tensor,
+    units: tl.constexpr,
+    width: tl.constexpr,
+) -> None:
+    row, way = tl.program_id(0), tl.program_id(1)
+    length, size = tl.load(lengths + row), units * units
+    weights, biases = weight + way * 3 * size, bias + way * 3 * units
+    to_reset, to_update = _matrix(weights, units, width), _matrix(weights + size, units, width)
+    to_new = _matrix(weights + 2 * size, units, width)
+    reset_bias, update_bias = _vector(biases, units, width), _vector(biases + units, units, width)
+    new_bias, earlier = _vector(biases + 2 * units, units, width), tl.where(way == 0, -1, 1)
+    carried = tl.zeros((width,), tl.float32)
+    for step in range(length):
+        place = tl.where(way == 0, length - 1 - step, step)
+        at = (row * steps + place) * ways + way
+        gate, first = gates + at * 3 * units, step == length - 1
+        state = _vector(states + (at + tl.where(first, 0, earlier * ways)) * units, units, width)
+        state = tl.where(first, 0.0, state)
+        before = state[None, :]
+        reset = tl.sigmoid(_vector(gate, units, width) + tl.sum(to_reset * before, 1) + reset_bias)
+        update = tl.sigmoid(_vector(gate + units, units, width) + tl.sum(to_update * before, 1) + update_bias)
+        hidden = tl.sum(to_new * before, 1) + new_bias
+        new = _tanh(_vector(gate + 2 * units, units, width) + reset * hidden)
+        carried += _vector(given + at * units, units, width)
+        by_new = carried * (1 - update) * (1 - new * new)
+        by_update = carried * (state - new) * update * (1 - update)
+        by_reset, by_hidden = by_new * hidden * reset * (1 - reset), by_new * reset
+        _store(to_gates + at * 3 * units, by_reset, units, width)
+        _store(to_gates + at * 3 * units + units, by_update, units, width)
+        _store(to_gates + at * 3 * units + 2 * units, by_new, units, width)
+        _store(to_hidden + at * units, by_hidden, units, width)
+        back = tl.sum(to_reset * by_reset[:, None], 0) + tl.sum(to_update * by_update[:, None], 0)
+        carried = carried * update + back + tl.sum(to_new * by_hidden[:, None], 0)
+
+
+class _Walk(torch.autograd.Function):
+    """The states of all sequences, from what their elements add to the gates."""
+
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, weight: Tensor, bias: Tensor, lengths: Tensor) -> Tensor:
+        rows, steps, ways, _, units = gates.shape
+        states = gates.new_zeros(rows, steps, ways, units)
+        given, sizes = (gates.contiguous(), weight.contiguous(), bias.contiguous(), lengths), (steps, ways, units)
+        _forward[(rows, ways)](*given, states, *sizes, triton.next_power_of_2(units), num_warps=1)
+        ctx.save_for_backward(*given, states)
+        return states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        gates, weight, bias, lengths, states = ctx.saved_tensors
+        rows, steps, ways, _, units = gates.shape
+        by_gates, by_hidden = torch.zeros_like(gates, dtype=torch.float32), states.new_zeros(states.shape).float()
+        given = gates, weight, bias, lengths, states, grad.contiguous(), by_gates, by_hidden
+        _backward[(rows, ways)](*given, steps, ways, units, triton.next_power_of_2(units), num_warps=1)
+        before = torch.zeros_like(states, dtype=torch.float32)
+        before[:, 1:, 0] = states[:, :-1, 0].float()
+        before[:, :-1, 1:] = states[:, 1:, 1:].float()
+        both = torch.cat([by_gates[:, :, :, :2], by_hidden.unsqueeze(3)], dim=3)
+        by_weight = torch.einsum("bnwgs,bnwk->wgsk", both, before)
+        by_bias = both.sum((0, 1))
+        return by_gates.to(gates.dtype), by_weight.to(weight.dtype), by_bias.to(bias.dtype), None
+
+
+def walked_states(gru: nn.GRU, values: Float[Tensor, "B N C"], lengths: Int[Tensor, "B"]) -> Float[Tensor, "W B N H"]:
+    """Return the states of a GRU of one layer in W = 1 or 2 directions, 0 beyond the lengths, which are on its device.
+
+    It has at most ``kernels.MOST_UNITS`` units. Sums are in fp32, whatever the type of values and weights is.
+    """
+    into, between, first, second = (torch.stack(each) for each in zip(*gru.all_weights, strict=True))
+    gates = torch.einsum("bnc,wgc->bnwg", values, into) + first
+    units, ways = gru.hidden_size, len(into)
+    shaped = gates.view(*gates.shape[:-1], 3, units), between.view(ways, 3, units, units), second.view(ways, 3, units)
+    states: Tensor = _Walk.apply(*shaped, lengths.to(torch.int32))  # type: ignore[no-untyped-call]
+    return states.permute(2, 0, 1, 3)
