@@ -31,7 +31,7 @@ class Similarity(Configured, nn.Module, ABC):
             the two items, so that an inner-product search over single embeddings finds exactly the best items.
         near_maximum: True when the score is near the largest inner product. An inner-product search then proposes good
             items, and the score puts them in order.
-        is_cosine: True when the score of two items with one embedding each is their cosine.
+        is_cosine: True when the score of two items with one embedding each is their cosine. An option may decide it.
         reads_unit_vectors: True when the similarity compares only embeddings of unit length.
         reads_gaussians: True when the embeddings must be distributions (``Aggregator.yields_gaussian``).
     """
