@@ -40,14 +40,15 @@ crash: $(INSTALLED)  ## Stop every command that writes at changes of the disk (a
 	$(BIN)/python -m tests.crash.run --most 12
 
 gpu-check:  ## On a machine with a GPU and its PyTorch: the tests of a GPU and one table (PYTHON has the extra train and pytest; JSON=FILE keeps the table).
-	@$(PYTHON) -m tests.metadata build/metadata; export PYTHONPATH="src:.:build/metadata:$$PYTHONPATH"; $(PYTHON) -m pytest -q tests/gpu tests/kernels/test_gru.py -rs; status=$$?; \
+	@$(PYTHON) -m tests.metadata build/metadata; export PYTHONPATH="src:.:build/metadata:$$PYTHONPATH"; $(PYTHON) -m pytest -q tests/gpu -rs; status=$$?; \
+	PYTHONPATH="packages/openvse-triton/src:$$PYTHONPATH" $(PYTHON) -m pytest -q --noconftest packages/openvse-triton/tests -rs || status=1; \
 	$(PYTHON) benchmarks/gpu.py $(if $(JSON),--json $(JSON)) && exit $$status
 
 KERNEL := build/kernel-check
 kernel-check: $(INSTALLED)  ## The kernels of a GPU in Triton (286 MB): equality by its interpreter, and compilation for GPUs, on a CPU.
 	[ -d $(KERNEL) ] || $(INSTALL) --no-deps --target $(KERNEL) triton
-	TRITON_INTERPRET=1 PYTHONPATH=$(KERNEL) $(BIN)/python -m pytest --noconftest tests/kernels/test_gru.py
-	PYTHONPATH=$(KERNEL) $(BIN)/python -m pytest --noconftest tests/kernels/test_gru.py
+	TRITON_INTERPRET=1 PYTHONPATH=$(KERNEL):packages/openvse-triton/src $(BIN)/python -m pytest --noconftest packages/openvse-triton/tests
+	PYTHONPATH=$(KERNEL):packages/openvse-triton/src $(BIN)/python -m pytest --noconftest packages/openvse-triton/tests
 
 lint: docs  ## Style, types, and the documentation, in which a broken link is an error.
 	$(BIN)/ruff check .

@@ -3,7 +3,7 @@
 python studies/words_and_similarity.py MODEL flickr8k:FOLDER [--features STORE] [--split test] [--seeds 0 1 2]
 
 The index holds all images of the split; each seed draws which of them carry a caption, and which one. The queries are
-all other captions. ``--weights`` prints the joined ranking for several weights of the words: choose one on validation.
+all other captions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +23,11 @@ from openvse.datasets import open_corpus
 from openvse.features.stored_features import StoredFeatures, find_stored_features
 from openvse.indexing import Index, build_index
 from openvse.output.table import Table
+from openvse.runtime.arrays import ArraySet
 from openvse.search import SearchEngine
 from openvse.search.exact import embed_queries
 from openvse.search.query import Query
-from openvse.search.rank_fusion import WEIGHT, Ranking, joined
+from openvse.search.rank_fusion import Ranking, joined
 
 RECALLS = (1, 5, 10)
 QUERIES = 256  # at once
@@ -55,31 +58,38 @@ def rank_of(position: int, ranking: Ranking) -> int:
     return next(iter(np.flatnonzero(ranking.positions == position) + 1), 0)
 
 
-def ranks(engine: SearchEngine, corpus: Corpus, carried: dict[int, int], weights: list[float]) -> dict[str, np.ndarray]:
+def ranks(engine: SearchEngine, corpus: Corpus, carried: dict[int, int]) -> dict[str, np.ndarray]:
     """Return the rank of the image of each query (0 where it is not found) by similarity, by words, and joined."""
     catalogue, used = engine.catalogue, set(carried.values())
+
+    def embed(captions: Sequence[Any]) -> ArraySet:
+        return engine._asked(engine._model.encode_text([*captions]), are_texts=True)
+
     asked = [
         (corpus.captions[text], corpus.image_ids[image])
         for image, text in zip(corpus.relevance.images, corpus.relevance.texts, strict=True)
         if int(text) not in used
     ]
-    found: dict[str, list[int]] = {name: [] for name in ("similarity", "words", *(f"joined {w:g}" for w in weights))}
+    found: dict[str, list[int]] = {name: [] for name in ("similarity", "words", "joined")}
     for start in range(0, len(asked), QUERIES):
         some = asked[start : start + QUERIES]
-        queries = embed_queries([Query(text) for text, _ in some], engine._texts, engine._images, engine._items)
-        rows = zip(*catalogue.nearest(queries, len(catalogue), (), sentences=True), strict=True)
+        queries = embed_queries([Query(text) for text, _ in some], embed, embed, embed)
+        rows = zip(*catalogue.nearest(queries, len(catalogue), ()), strict=True)
         for (text, name), (scores, positions) in zip(some, rows, strict=True):
             own, said = catalogue.position(name), catalogue.words(text, ())
             assert said is not None
             by_position = np.empty_like(scores)
             by_position[positions] = scores
             similar = Ranking.by_similarity(scores, positions)
-            alone = joined(said, similar.some(np.arange(0)), by_position.__getitem__)
+
+            def best(some: np.ndarray, most: int, known: np.ndarray = by_position) -> tuple[np.ndarray, np.ndarray]:
+                places = np.argsort(-known[some], kind="stable")[:most]
+                return known[some][places], places
+
+            alone = joined(said, similar.some(np.arange(0)), best)
             found["similarity"].append(rank_of(own, similar))
             found["words"].append(rank_of(own, alone))
-            for weight in weights:
-                both = joined(said, similar, by_position.__getitem__, weight=weight)
-                found[f"joined {weight:g}"].append(rank_of(own, both))
+            found["joined"].append(rank_of(own, joined(said, similar, best) if said else similar))
     return {name: np.array(numbers) for name, numbers in found.items()}
 
 
@@ -91,7 +101,6 @@ def main() -> None:
     parser.add_argument("--features", type=Path)
     parser.add_argument("--split", default="test")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--weights", type=float, nargs="+", default=[WEIGHT])
     options = parser.parse_args()
     model, corpus = openvse.load(options.model), open_corpus(options.data).split(options.split)
     stored = find_stored_features(model, options.model, options.features)
@@ -103,7 +112,7 @@ def main() -> None:
         for seed in options.seeds:
             carried = drawn(corpus, seed)
             with SearchEngine(model, indexed(model, corpus, Path(place), carried, stored)) as engine:
-                for name, numbers in ranks(engine, corpus, carried, options.weights).items():
+                for name, numbers in ranks(engine, corpus, carried).items():
                     some = [100 * float(((numbers > 0) & (numbers <= most)).mean()) for most in RECALLS]
                     recalls.setdefault(name, []).append(some)
     rows = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import math
@@ -13,7 +14,7 @@ import stat
 import threading
 import zlib
 from ast import literal_eval
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,7 @@ _UNCHANGED = "the earlier files are unchanged"
 
 _held: set[IO[bytes]] = set()
 
-_BLOCK = 1 << 20
+_BLOCK, _MAX_CELL = 1 << 20, 1 << 24
 
 NO_ROOM = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG")}
 """The error numbers of a full disk."""
@@ -401,6 +402,13 @@ def split_lines(text: str) -> list[str]:
     """
     text = text.replace("\r\n", "\n")
     return text.split("\n" if "\n" in text else "\r")
+
+
+def csv_rows(lines: Sequence[str]) -> Any:
+    """Return the reader of a table (``csv.reader``), between whose columns is a comma, semicolon, tab or "|"."""
+    delimiter = max(",", ";", "\t", "|", key=lines[0].count) if lines else ","
+    csv.field_size_limit(_MAX_CELL)
+    return csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
 
 
 def text_lines(lines: Iterable[bytes], where: str | Path) -> Iterator[str]:

@@ -71,8 +71,7 @@ def test_what_is_refused(refused, trained: Path, tmp_path: Path) -> None:
 def test_a_sweep_goes_on(invoke, works, trained: Path, tmp_path: Path) -> None:
     words = ["sweep", trained / "tiny.yaml", "training.phases=[{epochs: 1}]",
              "image.aggregator=mean,{name: k_max, k: 2}", "text.aggregator=max", "--out", tmp_path]  # fmt: skip
-    result = works(*words)
-    assert "{name: k_max, k: 2}" in result.stdout
+    assert "{name: k_max, k: 2}" in works(*words).stdout
     again = invoke(*words, "--overwrite", "--json")
     document = json.loads(again.stdout)
     assert document["command"] == "sweep" and "epoch" not in again.stderr

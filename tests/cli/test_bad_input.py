@@ -141,8 +141,7 @@ def test_images_that_are_none(recipe: Path, album: Path, trained: Path, tmp_path
 def test_empty_folder(recipe: Path, trained: Path, tmp_path: Path, refused) -> None:
     empty, gone, model = tmp_path / "empty", tmp_path / "none", trained / "run" / "best"
     empty.mkdir()
-    line = refused("train", recipe, f"data.source={empty}", "--out", tmp_path / "run")
-    assert names(line, empty, "metadata.jsonl")
+    assert names(refused("train", recipe, f"data.source={empty}", "--out", tmp_path / "run"), empty, "metadata.jsonl")
     assert names(refused("evaluate", model, "--on", empty), empty, "metadata.jsonl")
     assert names(refused("index", model, empty, "--out", tmp_path / "index"), empty)
     assert names(refused("evaluate", model, "--on", gone), gone)
@@ -180,8 +179,7 @@ def test_half_written_checkpoint(size: float | None, trained: Path, tmp_path: Pa
         whole = (run / "last.pt").read_bytes()
         (run / "last.pt").write_bytes(whole[: int(len(whole) * size) if size < 1 else int(size)])
     before = digest(run)
-    line = refused("train", trained / "tiny.yaml", "--out", run, "--resume")
-    assert names(line, run / "last.pt", "--overwrite")
+    assert names(refused("train", trained / "tiny.yaml", "--out", run, "--resume"), run / "last.pt", "--overwrite")
     assert digest(run) == before
 
 

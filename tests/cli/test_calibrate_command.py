@@ -82,8 +82,7 @@ def test_a_search_that_ranks_again_takes_the_precision_of_the_last_model(
 def test_a_model_without_a_curve_is_refused_a_precision(trained: Path, invoke, refused) -> None:
     best, index = trained / "run" / "best", trained / "index"
     assert "--calibrate" in refused("search", best, index, "red", "--min-precision", 0.5)
-    result = invoke("search", best, index, "red sky above blue ground", "-k", 2)
-    assert "%" not in result.stdout
+    assert "%" not in invoke("search", best, index, "red sky above blue ground", "-k", 2).stdout
 
 
 def test_evaluate_shows_how_far_they_hold(
@@ -92,8 +91,7 @@ def test_evaluate_shows_how_far_they_hold(
     given = ("--on", trained / "album", "--split", "all", "--out", tmp_path / "report")
     result = works("evaluate", calibrated, *given)
     assert "## Probabilities\n" in result.stdout
-    report = json.loads((tmp_path / "report" / "report.json").read_text())
-    assert report["reliability"]["gallery"] == 20
+    assert json.loads((tmp_path / "report" / "report.json").read_text())["reliability"]["gallery"] == 20
     assert (tmp_path / "report" / "reliability.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     result = works("evaluate", calibrated, *given[:-1], tmp_path / "again")

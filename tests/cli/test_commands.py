@@ -96,12 +96,10 @@ def test_hubs_out_stand_beside_the_scores_as_they_are(trained: Path, invoke, res
         assert (found["num_images"], found["num_texts"]) == (12, 20)
         assert found["metrics"] == own["hubs_out"]["metrics"]
     assert "| hubs out |" in invoke(*words, "train").stdout
-    learned = result_of(*words[:-1], "--split", "train")["report"]
-    assert learned["hubs_out"] is None
+    assert result_of(*words[:-1], "--split", "train")["report"]["hubs_out"] is None
     assert names(refused(*words, "test"), "test", "test")
     assert names(refused(*words, "train", "--split", "training"), "train", "train")
-    with_other = result_of(*words, "train", "--split", "val")["report"]
-    assert with_other["hubs_out"] is not None
+    assert result_of(*words, "train", "--split", "val")["report"]["hubs_out"] is not None
     assert "--every" in refused(*words, "train", "--every")
 
 
@@ -212,8 +210,7 @@ def test_recipes_and_parts_are_listed(invoke, result_of) -> None:
     assert max(map(len, lines)) <= 80
     listed = {line.split()[0] for line in lines if line[:2] == "  " and line[2] != " "}
     rows = {name: result_of("list", "recipes", name)["listed"] for name in listed - {*list_recipes()}}
-    of_rows = [row["name"] for each in rows.values() for row in each]
-    assert sorted([*(listed - {*rows}), *of_rows]) == list_recipes()
+    assert sorted([*(listed - {*rows}), *[row["name"] for each in rows.values() for row in each]]) == list_recipes()
     assert {"folder", "vse_infinity/coco"} <= listed
     parts = invoke("list", "parts").stdout.splitlines()
     assert f"aggregator: {', '.join(AGGREGATORS.names())}" in parts
@@ -309,8 +306,7 @@ def test_no_index_for_a_model_of_pairs(trained: Path, tmp_path: Path, refused) -
     tree["similarity"] = {"name": "fused", "fusion": {"name": "score_attention", "num_heads": 2}}
     tree["data"] = {}
     (tmp_path / "fused.yaml").write_text(yaml.safe_dump(tree))
-    model = build_model(load_recipe(tmp_path / "fused.yaml"), captions=["red sky"])
-    model.save(tmp_path / "model")
+    build_model(load_recipe(tmp_path / "fused.yaml"), captions=["red sky"]).save(tmp_path / "model")
     refused("index", tmp_path / "model", trained / "album", "--out", tmp_path / "index")
     assert not (tmp_path / "index").exists()
 

@@ -31,8 +31,7 @@ def others(trained: Path, tmp_path_factory) -> Path:
             for weight in model.parameters():
                 weight.add_(0.05 * torch.randn_like(weight))
         model.save(root / name / "best")
-        other = {**tree, "seed": seed, "embed_dim": width}
-        (root / name / "recipe.yaml").write_text(yaml.safe_dump(other))
+        (root / name / "recipe.yaml").write_text(yaml.safe_dump({**tree, "seed": seed, "embed_dim": width}))
     return root
 
 

@@ -52,8 +52,7 @@ def test_a_check_says_what_is_missing(tmp_path: Path, invoke) -> None:
 
 def test_a_check_confirms_what_is_complete(tmp_path: Path, works) -> None:
     album = write_album(tmp_path / "album", 12)
-    result = works("data", "check", f"folder:{album}")
-    findings, counts, verdict = result.stdout.split("\n\n")
+    findings, counts, verdict = works("data", "check", f"folder:{album}").stdout.split("\n\n")
     assert [line.split()[:3] for line in counts.splitlines() if line[:1].isalpha()] == [
         ["split", "items", "sentences"],
         ["train", "8", "16"],

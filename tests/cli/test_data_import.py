@@ -30,8 +30,7 @@ def test_import_counts_and_names(table: Path, album: Path, tmp_path: Path, invok
     warnings = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
     assert warnings[0].startswith("warning: skipped regions.tsv, line 4 (02.png): its features ")
     assert names(warnings[1], "warning: 1 ", album, "'77'")
-    store = FeatureStore(tmp_path / "regions")
-    assert store.ids == ("00.png", "01.png")
+    assert FeatureStore(tmp_path / "regions").ids == ("00.png", "01.png")
     again = invoke("data", "import", table, tmp_path / "regions", "--match", album, "--made-by", "butd")
     assert re.search(r": 0 .* 2 .* 1 .*; ", again.stdout)
 

@@ -46,15 +46,16 @@ def test_a_folder(folder: Path, invoke, result_of, works, refused, tmp_path: Pat
     result = works("duplicates", folder)
     assert names(result.stdout, kept, *others, folder, 1, 2) and "broken.png" in result.stderr
     assert invoke("duplicates", folder, "-0").stdout.split("\0") == [*others, ""]
-    assert result_of("duplicates", folder)["groups"] == [{"keep": kept, "others": others}]
+    assert "keep  " + kept + "  (the older file)" in result.stdout
+    group = {"keep": kept, "why": "the older file", "others": others, "lost": {}}
+    assert result_of("duplicates", folder)["groups"] == [group]
     assert names(refused("duplicates", folder, "--threshold", 0.9), "threshold", "index")
     (tmp_path / "empty").mkdir()
     assert names(refused("duplicates", tmp_path / "empty"), tmp_path / "empty")
 
 
 def test_the_largest_is_kept_though_it_is_decoded_smaller(folder: Path) -> None:
-    large = Image.open(folder / "1.png").resize((640, 480), Image.Resampling.BICUBIC)
-    large.save(folder / "large.jpg", quality=90)
+    Image.open(folder / "1.png").resize((640, 480), Image.Resampling.BICUBIC).save(folder / "large.jpg", quality=90)
     ((kept, *_),), _ = find_duplicates(folder)
     assert kept == folder / "large.jpg"
 
@@ -62,8 +63,19 @@ def test_the_largest_is_kept_though_it_is_decoded_smaller(folder: Path) -> None:
 def test_the_one_with_facts_is_kept_before_a_larger_file(folder: Path) -> None:
     (folder / "deeper" / "copy of 1.png.xmp").write_bytes(xmp_packet('xmp:Rating="4"'))
     Image.open(folder / "1.png").save(folder / "1.png", compress_level=0)
-    ((kept, *others),), _ = find_duplicates(folder)
-    assert (kept.name, {each.name for each in others}) == ("copy of 1.png", {"1.png", "small.jpg"})
+    (group,), _ = find_duplicates(folder)
+    assert ([each.name for each in group], group.why) == (["copy of 1.png", "1.png", "small.jpg"], "states rating")
+
+
+@pytest.mark.medium
+def test_what_only_a_worse_copy_states_is_said_and_it_is_not_listed(folder: Path, works, result_of) -> None:
+    small, copy = folder / "small.jpg", folder / "deeper" / "copy of 1.png"
+    Path(f"{small}.xmp").write_bytes(xmp_packet('xmp:Rating="4"'))
+    Path(f"{folder / '1.png'}.xmp").write_bytes(xmp_packet('xmp:Rating="3"'))
+    assert f"{small}  (loses rating)\n" in works("duplicates", folder).stdout
+    assert result_of("duplicates", folder)["groups"][0]["lost"] == {str(small): {"rating": 4}}
+    for way, listed in (("-0",), [copy]), (("-0", "facts-may-go"), [copy, small]):
+        assert works("duplicates", folder, *way).stdout.split("\0")[:-1] == [*map(str, listed)]
 
 
 @pytest.mark.medium
@@ -76,8 +88,7 @@ def test_what_cannot_be_used_is_named_five_times_and_then_counted(folder: Path, 
     named = json.loads(invoke("duplicates", folder, "--json").stdout)["warnings"]
     assert sum(".png" in line for line in named) == 16
     monkeypatch.setenv("OPENVSE_MAX_PIXELS", "1")  # so that it is forgotten after this test
-    refused = invoke("duplicates", folder, "--json", "--max-pixels", 160 * 120)
-    named = json.loads(refused.stdout)["warnings"]
+    named = json.loads(invoke("duplicates", folder, "--json", "--max-pixels", 160 * 120).stdout)["warnings"]
     assert any("2.png" in line and "76800" in line for line in named)
     assert not any("small.jpg" in line for line in named)  # a JPEG of four times as many pixels is read
 
@@ -125,8 +136,7 @@ def test_what_is_no_ordinary_file_is_left_out(folder: Path, invoke) -> None:
     assert result.exit_code == 0 and "pipe.jpg" in result.stderr
     lines = [{"file_name": name, "text": "words"} for name in ("1.png", "2.png", "pipe.jpg")]
     (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    checked = invoke("data", "check", folder, "-q")
-    assert "pipe.jpg" in checked.output
+    assert "pipe.jpg" in invoke("data", "check", folder, "-q").output
 
 
 @pytest.mark.medium

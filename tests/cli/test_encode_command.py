@@ -24,8 +24,7 @@ def test_what_it_prints(trained: Path, tmp_path: Path, invoke, result_of) -> Non
     (failed,) = told["result"].pop("failed")
     assert failed["id"] == "8" and names(told["warnings"][0], 8, 3)
     counts = {"count": 1, "num_embeddings": 1, "dim": 16, "kept": 0, "unreadable": 1}
-    others = {"out": str(tmp_path / "s.parquet"), "kind": "texts", "left_out": {}}
-    assert told["result"] == counts | others
+    assert told["result"] == counts | {"out": str(tmp_path / "s.parquet"), "kind": "texts", "left_out": {}}
     assert result_of(*words)["kept"] == 1
 
 

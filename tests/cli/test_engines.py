@@ -27,8 +27,7 @@ def test_an_index_has_an_engine_and_remembers_it(trained: Path, tmp_path: Path, 
 
     (album / "03.png").unlink()
     result = invoke("index", model, album, "--out", out, "--json")
-    engine = {"name": "int8", "put": 0, "removed": 1}
-    assert json.loads(result.stdout)["result"]["engine"] == engine
+    assert json.loads(result.stdout)["result"]["engine"] == {"name": "int8", "put": 0, "removed": 1}
 
     # Everything is embedded anew for another folder: the engine stays, its data go.
     place = read_manifest(out).engine["place"]

@@ -47,6 +47,17 @@ def test_nothing_is_made_without_asking(photos: Path, invoke, refused) -> None:
     assert sorted(photos.parent.iterdir()) == [photos.parent / "model", photos]
 
 
+@pytest.mark.medium
+def test_a_folder_is_served_by_the_model_that_its_index_names(photos: Path, refused, monkeypatch) -> None:
+    """``names`` is a model that is made with an index, and none that could be loaded by this word."""
+
+    def loaded(source: object, settings: object, model: str | None, *_: object, **__: object) -> None:
+        raise OpenVSEError(f"served by {model}")
+
+    monkeypatch.setattr("openvse.cli.commands.serve.load_service", loaded)
+    assert "served by None" in refused("serve", photos, "--yes", "--model", photos.parent / "model", "--mcp")
+
+
 def test_the_first_model_is_clip_with_the_size_of_its_download(photos: Path, refused, monkeypatch) -> None:
     monkeypatch.delenv("OPENVSE_MODEL")
     line = refused("search", photos, "red")
@@ -76,8 +87,7 @@ def test_later_searches_bring_the_index_up_to_date(photos: Path, invoke, monkeyp
 
 def test_a_named_model_may_stand_before_the_folder(photos: Path, invoke, monkeypatch) -> None:
     monkeypatch.delenv("OPENVSE_MODEL")
-    result = invoke("search", photos.parent / "model", photos, "green", "--yes", "--json")
-    assert hits(result)[0] == "green.jpg"
+    assert hits(invoke("search", photos.parent / "model", photos, "green", "--yes", "--json"))[0] == "green.jpg"
 
 
 def test_a_terminal_is_asked(photos: Path, monkeypatch) -> None:

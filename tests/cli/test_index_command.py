@@ -159,8 +159,7 @@ def test_the_index_alone_moves(place: Path, index: Path, works) -> None:
 def test_the_model_is_gone_or_another_one(place: Path, index: Path, refused, invoke) -> None:
     best = place / "run" / "best"
     away = best.rename(place / "away")
-    line = refused("search", index, "a red sky")
-    assert names(line, index, best, f"openvse search MODEL {index}", "openvse index")
+    assert names(refused("search", index, "a red sky"), index, best, f"openvse search MODEL {index}", "openvse index")
     assert invoke("search", away, index, "a red sky").exit_code == 0
     shutil.copytree(away, best)
     config = json.loads((best / "config.json").read_text())
@@ -218,8 +217,7 @@ def test_a_stopped_first_index_goes_on(place: Path, tmp_path: Path, invoke, monk
     told = (tmp_path / "told").read_text()
     assert process.exitcode == 130 and "interrupted" in told, told
     kept = len(Index.open(out, check=True))
-    result = invoke(*words)
-    assert names(result.stdout, out, 150, 150 - kept, kept)
+    assert names(invoke(*words).stdout, out, 150, 150 - kept, kept)
     assert len(Index.open(out, check=True)) == 150
 
 

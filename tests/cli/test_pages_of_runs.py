@@ -145,8 +145,7 @@ def test_the_page_says_what_a_run_changed_of_its_start(page: Path, trained: Path
     assert not any(words in Page(page).text for words in ("Before and after", "Began from"))
     change = {"before": 40.0, "after": 52.5, "difference": 12.5, "interval": [-1.25, 20.0]}
     start = {"name": "<mine>", "fingerprint": "abc"}
-    written = {"start": start, "best_epoch": 1, "metrics": {"rsum": change}}
-    (run / "before_after.json").write_text(json.dumps(written))
+    (run / "before_after.json").write_text(json.dumps({"start": start, "best_epoch": 1, "metrics": {"rsum": change}}))
     found = told()
     assert "Before and after, on validation" in found and "+12.5" in found and "-1.2 to +20.0" in found
     assert "<mine>" in found and "Began from" in found

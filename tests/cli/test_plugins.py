@@ -41,8 +41,7 @@ def test_a_part_of_ones_own_trains_and_is_used_again(
 ) -> None:
     def with_plugin(*words: object) -> str:
         monkeypatch.setattr(AGGREGATORS, "_parts", {"gpo": AGGREGATORS.get("gpo")})  # a command is a process
-        result = works("--plugin", plugin, *words)
-        return result.stdout
+        return works("--plugin", plugin, *words).stdout
 
     chosen = ("image.aggregator=soft_max", "image.aggregator.temperature=0.1")
     run = tmp_path / "run"
@@ -78,8 +77,7 @@ def test_a_package_adds_a_part_and_commands(tmp_path: Path) -> None:
     def run(*words: str) -> str:
         environment = os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "80"}
         command = [sys.executable, "-m", "openvse", *words]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        return done.stdout
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
     assert run("tidy") == "my_package is imported\ntidied\n"
     assert run("data", "tidy") == "my_package is imported\ntidied data\n"

@@ -225,8 +225,7 @@ def test_json_is_all_that_standard_output_carries(trained: Path, tmp_path: Path,
     album, best = trained / "album", trained / "run" / "best"
 
     def document(*words: object) -> dict:
-        result = invoke(*words, "--json")
-        found = json.loads(result.stdout)
+        found = json.loads(invoke(*words, "--json").stdout)
         assert list(found) == ["schema", "openvse", "command", "warnings", "result"]
         assert found["schema"] == 1 and found["command"] == " ".join(words[: 2 if words[0] == "data" else 1])
         return found

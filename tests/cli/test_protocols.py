@@ -31,8 +31,7 @@ def test_judgements_are_evaluated(invoke, works, trained: Path, coco: Path, tmp_
     words = ["evaluate", model, "--on", data, "--protocol", "cxc", "--annotations", cxc]
     result = works(*words, "--out", tmp_path / "out")
     assert names(result.stdout, "| image to image |", "| text-text |")
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["retrieval"]["text to text"]["queries"] == 8
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["retrieval"]["text to text"]["queries"] == 8
     document = json.loads(invoke(*words[:5], "eccv_caption", "--annotations", eccv, "--json", "-q").stdout)
     judged = document["result"]["report"]
     assert set(judged["retrieval"]["image to text"]["metrics"]) == {"map_at_r", "rprecision", "r1"}

@@ -45,8 +45,7 @@ def test_nothing_asked_is_refused() -> None:
 def test_images_find_images(trained: Path, tmp_path: Path, invoke, works, refused) -> None:
     best, index, photo = trained / "run" / "best", trained / "index", trained / "album" / "03.png"
     page = tmp_path / "hits.html"
-    result = works("search", best, index, photo, "red sky", "-k", 2, "--html", page)
-    lines = result.stdout.splitlines()
+    lines = works("search", best, index, photo, "red sky", "-k", 2, "--html", page).stdout.splitlines()
     assert [lines[0], lines[3]] == [f"images like {photo}", "red sky"]
     assert lines[1].split()[1] == "1.0000"  # it finds itself, or one that is equal to it
     text = page.read_text()

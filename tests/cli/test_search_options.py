@@ -18,8 +18,7 @@ def index(trained: Path) -> Path:
 
 
 def found(works, index: Path, *words: object) -> list[tuple[int, str]]:
-    result = works("search", index, *words, "--json", "--quiet")
-    (query,) = json.loads(result.stdout)["result"]["queries"]
+    (query,) = json.loads(works("search", index, *words, "--json", "--quiet").stdout)["result"]["queries"]
     return [(hit["rank"], hit["id"]) for hit in query["hits"]]
 
 

@@ -40,8 +40,7 @@ def film(path: Path, *colours: str, seconds: float = 1.0) -> Path:
         stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
         for colour in colours:
             for _ in range(round(10 * seconds)):
-                image = Image.new("RGB", (32, 32), COLOURS[colour])
-                container.mux(stream.encode(av.VideoFrame.from_image(image)))
+                container.mux(stream.encode(av.VideoFrame.from_image(Image.new("RGB", (32, 32), COLOURS[colour]))))
         container.mux(stream.encode())
     return path
 

@@ -194,8 +194,7 @@ def test_a_link_into_another_root_adds_nothing(model: ColourModel, photos: Path,
 def test_what_the_user_says_is_kept_with_the_items(model: ColourModel, photos: Path, out: Path) -> None:
     lines = ['{"file_name": "red.png", "year": 2020}', "no json", '{"file_name": "gone.png"}', "[1]"]
     (photos / "metadata.jsonl").write_text("\n".join(lines))
-    report = build_index(model, photos, out)
-    first, second = report.metadata_problems
+    first, second = build_index(model, photos, out).metadata_problems
     assert names(first, photos / "metadata.jsonl", 2, 2) and names(second, 1, "gone.png")
     assert said(out) == {"red.png": {"file_name": "red.png", "year": 2020}}
     paint(photos / "new.png", "red")
@@ -204,6 +203,11 @@ def test_what_the_user_says_is_kept_with_the_items(model: ColourModel, photos: P
     build_index(model, photos, out)
     assert said(out).keys() == {"red.png", "new.png"}
     (photos / "metadata.jsonl").unlink()
+    (photos / "metadata.csv").write_text('File_name;tags;year\nred.png;"[""dog"", ""snow""]";2020\nnew.png;1\n')
+    (problem,) = build_index(model, photos, out).metadata_problems
+    assert names(problem, photos / "metadata.csv", 1, 3)
+    assert said(out) == {"red.png": {"file_name": "red.png", "tags": ["dog", "snow"], "year": "2020"}}
+    (photos / "metadata.csv").unlink()
     build_index(model, photos, out)
     assert said(out) == {}
 

@@ -21,8 +21,7 @@ def ids(folder: Path) -> list[str]:
 
 
 def test_every_image_is_embedded_once_and_in_order(model: ColourModel, photos: Path, tmp_path: Path) -> None:
-    report = build_index(model, photos, tmp_path / "index", batch_size=3)
-    assert report == IndexReport(count=4, reused=0, failed=[])
+    assert build_index(model, photos, tmp_path / "index", batch_size=3) == IndexReport(count=4, reused=0, failed=[])
     assert [len(batch) for batch in model.batches] == [3, 1]
     assert ids(tmp_path / "index") == ["blue.png", "deeper/white.png", "green.png", "red.png"]
     index = Index.open(tmp_path / "index", model.fingerprint)
@@ -64,8 +63,7 @@ def test_a_run_over_unchanged_images_writes_nothing(model: ColourModel, photos: 
     assert build_index(model, photos, tmp_path / "index", progress=seen.append).reused == 4
     assert [(state.done, state.total) for state in seen] == [(4, 4)]
     after = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in before}
-    changed = {path.name for path in before if before[path] != after[path]}
-    assert changed == {LOCK}
+    assert {path.name for path in before if before[path] != after[path]} == {LOCK}
 
 
 @pytest.mark.parametrize("change", ["model", "dtype"])

@@ -33,8 +33,7 @@ def write_for_ever(folder: Path, seed: int, sender: Connection) -> None:
         with IndexWriter(folder, model="m", roots=ROOTS) as writer:
             names = [f"{draw.randrange(400)}.jpg" for _ in range(draw.randrange(1, 60))]
             items = [Item(name, turn, 1) for name in dict.fromkeys(names)]
-            vectors = np.stack([vector_of(turn) for _ in items])
-            writer.append([Entry(item) for item in items], vectors)
+            writer.append([Entry(item) for item in items], np.stack([vector_of(turn) for _ in items]))
             gone = draw.sample(sorted(stored), min(len(stored), draw.randrange(10)))
             gone = [name for name in gone if name not in names]
             writer.drop(gone)
@@ -78,8 +77,7 @@ def assert_holds(folder: Path, before: dict[str, int], after: dict[str, int]) ->
     if not before and not (folder / "index.json").exists():
         return
     index = Index.open(folder, check=True)
-    found = {item.id: item.modified_ns for item in index.items}
-    assert found in (before, after)
+    assert {item.id: item.modified_ns for item in index.items} in (before, after)
     assert (index.vectors[:, 0, 0] == index.table.modified_ns).all()
 
 

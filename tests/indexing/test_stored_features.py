@@ -84,8 +84,7 @@ def test_images_and_store_may_move_together(model: TwoTower, photos: Path, store
 def test_a_model_that_reads_no_images_knows_those_that_were_moved(
     model: TwoTower, photos: Path, store: Path, tmp_path: Path
 ) -> None:
-    read = Precomputed(feature_dim=model.image.encoder.backbone.feature_dim)
-    image = ImageEncoder(backbone=read, embed_dim=8)
+    image = ImageEncoder(backbone=Precomputed(feature_dim=model.image.encoder.backbone.feature_dim), embed_dim=8)
     blind = TwoTower(Tower(image, GPO(input_dim=8, embed_dim=8)), model.text, SetMax()).eval()
     (photos / "photo_4.jpg").unlink()  # which the store lacks
     stored = StoredFeatures(blind, FeatureStore(store))

@@ -105,8 +105,7 @@ def test_what_the_user_says_comes_first(model: ColourModel, album: Path, tmp_pat
     assert found(out, "meta.near = here") == {"drawn.png"} == found(out, "meta.taken = 1990")
     (album / "berlin.jpg").write_bytes(jpeg("green", exif_of("2020:01:01 00:00:00", "", "Canon", "R5")))
     build_index(model, album, out)
-    berlin = {"file_name": "berlin.jpg", "camera": "Grandpa's", "taken": "1985-07"}
-    assert said(out)["berlin.jpg"] == berlin
+    assert said(out)["berlin.jpg"] == {"file_name": "berlin.jpg", "camera": "Grandpa's", "taken": "1985-07"}
     (album / "metadata.jsonl").write_text(
         '{"file_name": "drawn.png", "date": "2022"}\n{"file_name": "tokyo.jpg", "date": "2024-02-31", "taken": null}'
     )

@@ -143,8 +143,7 @@ def test_a_png_says_when_it_was_made(tmp_path: Path):
     ],
 )
 def test_iptc_names_its_encoding(tmp_path: Path, written: str, coded: bytes, text: str):
-    content = jpeg("red", None, b"", {5: [text.encode(written)]}, coded)
-    assert header(tmp_path, content) == {"title": text}
+    assert header(tmp_path, jpeg("red", None, b"", {5: [text.encode(written)]}, coded)) == {"title": text}
 
 
 IPTC_DATES = [
@@ -225,13 +224,11 @@ def test_a_wrong_place_is_none(tmp_path: Path):
 def test_a_place_has_degrees_perhaps_with_minutes_and_seconds(tmp_path: Path):
     minutes = {1: "S", 2: (33.0, 30.0), 3: "W", 4: (70.0, 15.0)}
     for place in (minutes, {1: "S", 2: 33.5, 3: "W", 4: (70.25,)}):
-        found = header(tmp_path, jpeg("red", exif_of("", place=place)))
-        assert found == {"latitude": -33.5, "longitude": -70.25}
+        assert header(tmp_path, jpeg("red", exif_of("", place=place))) == {"latitude": -33.5, "longitude": -70.25}
 
 
 def test_south_and_west(tmp_path: Path):
-    found = header(tmp_path, jpeg("red", exif_of(place=(-33.5, -70.25))))
-    assert found == {"latitude": -33.5, "longitude": -70.25}
+    assert header(tmp_path, jpeg("red", exif_of(place=(-33.5, -70.25)))) == {"latitude": -33.5, "longitude": -70.25}
 
 
 def test_damaged_headers_say_nothing(tmp_path: Path):

@@ -82,8 +82,7 @@ def test_links_are_listed_if_they_are_files_and_not_followed_into_folders(tmp_pa
     (tmp_path / "file.jpg").symlink_to(tmp_path / "real" / "a.jpg")
     (tmp_path / "folder.jpg").symlink_to(tmp_path / "real")
     (tmp_path / "dangling.jpg").symlink_to(tmp_path / "nowhere")
-    names = [path.name for path in list_media(tmp_path).paths]
-    assert names == ["dangling.jpg", "file.jpg", "gone.jpg", "a.jpg"]
+    assert [path.name for path in list_media(tmp_path).paths] == ["dangling.jpg", "file.jpg", "gone.jpg", "a.jpg"]
 
 
 @pytest.mark.medium

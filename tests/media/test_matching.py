@@ -61,8 +61,7 @@ def test_a_file_of_which_nothing_is_written_may_be_meant(tmp_path):
 
 
 def test_nothing_is_there(tmp_path):
-    asked = [tmp_path / "no" / "a.png", tmp_path / "..\\..\\etc\\passwd", Path("a\\b.png")]
-    found = find_files(asked)
+    found = find_files([tmp_path / "no" / "a.png", tmp_path / "..\\..\\etc\\passwd", Path("a\\b.png")])
     assert (found.files, found.near) == ({}, {})
 
 

@@ -93,8 +93,7 @@ def test_the_processes_of_a_server_read_it(tmp_path: Path) -> None:
     async def decoded() -> bytes:
         decoders = Decoders(1, 60.0)
         try:
-            task = {"kind": "pixels", "max_pixels": 100}
-            image = await decoders.decoded(task, WHOLE)
+            image = await decoders.decoded({"kind": "pixels", "max_pixels": 100}, WHOLE)
             return bytes(image.tobytes())
         finally:
             decoders.close()

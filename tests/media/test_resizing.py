@@ -33,8 +33,7 @@ def test_the_middle_is_that_of_the_whole_resized_image(crop: tuple[int, int], ro
     for size in (*SHAPES, *LONG_SHAPES):
         image = noise(size)
         found = resized_middle(image, 32, crop, Resampling.BICUBIC, rounds=rounds)
-        expected = whole(image, 32, crop, rounds=rounds)
-        difference = np.abs(np.asarray(found, np.int16) - np.asarray(expected, np.int16))
+        difference = np.abs(np.asarray(found, np.int16) - np.asarray(whole(image, 32, crop, rounds=rounds), np.int16))
         assert difference.max() <= (1 if is_long(image) else 0), size
 
 
@@ -58,8 +57,7 @@ def test_a_very_long_side_keeps_its_colours_in_order() -> None:
 def test_a_long_image_is_cut_around_its_middle() -> None:
     image = noise((100, 4))
     np.testing.assert_array_equal(np.asarray(cut_long(image)), np.asarray(image)[:, 18:82])
-    upright = image.transpose(Image.Transpose.ROTATE_90)
-    assert cut_long(upright).size == (4, 64)
+    assert cut_long(image.transpose(Image.Transpose.ROTATE_90)).size == (4, 64)
     assert cut_long(noise((64, 4))).size == (64, 4)
 
 

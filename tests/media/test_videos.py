@@ -184,8 +184,7 @@ def test_a_jump_finds_the_frames_of_sequential_decoding(
         chosen = FrameSampling("even", count)
         assert places(path, chosen) == chosen.choose(np.arange(60) / 25, 60 / 25).tolist()
     for first in (0, 15, 30, 45):
-        part = ClipSegment(path, first / 25, (first + 15) / 25)
-        assert places(part, EVERY) == list(range(first, first + 15))
+        assert places(ClipSegment(path, first / 25, (first + 15) / 25), EVERY) == list(range(first, first + 15))
     assert frames.index(read_poster(path).tobytes()) == 30
 
 

@@ -44,8 +44,7 @@ def ids(engine: SearchEngine, query: Query, **page: object) -> list[str]:
 
 
 def test_parts_are_weighed(engine: SearchEngine, photos: Path, model: ColourModel) -> None:
-    both = Query("red", image=photos / "blue.png", image_weight=0.25)
-    (hits,) = find(engine, both, top_k=5)
+    (hits,) = find(engine, Query("red", image=photos / "blue.png", image_weight=0.25), top_k=5)
     index = engine.catalogue.index
     expected = {}
     (red,), (blue,) = model.encode_text(["red"]).vectors, model.encode_image([photos / "blue.png"]).vectors
@@ -195,12 +194,10 @@ def test_dates(engine: SearchEngine) -> None:
     before, on, after = (sorted(ids(engine, Query("red"), where=(f"date {sign} {day}",))) for sign in "<=>")
     dated = {"red.png", "green.png", "blue.png"}
     assert {*before, *on, *after} >= dated and not {*before} & {*on} and not {*on} & {*after}
-    up_to = ids(engine, Query("red"), where=(f"date <= {day}",))
-    assert sorted(up_to) == sorted([*before, *on])
+    assert sorted(ids(engine, Query("red"), where=(f"date <= {day}",))) == sorted([*before, *on])
     assert {*ids(engine, Query("red"), where=("date = 2023",))} == {"red.png", "blue.png"}
     assert ids(engine, Query("red"), where=("date = 2001",)) == ["green.png"]  # by its own metadata
-    others = {"green.png", "big.png", "deeper/white.png"}
-    assert {*ids(engine, Query("red"), where=("date != 2023-12",))} == others
+    assert {*ids(engine, Query("red"), where=("date != 2023-12",))} == {"green.png", "big.png", "deeper/white.png"}
 
 
 NO_CONDITIONS = [

@@ -79,8 +79,7 @@ class ForgetfulModel(ColourModel):
 def test_an_answer_says_which_words_of_its_query_are_unknown(index: Index) -> None:
     engine = SearchEngine(ForgetfulModel(), index)
     answers = engine.answer(["some mauve red", "green"])
-    words = (UnknownWord("some"), UnknownWord("mauve"))
-    assert [answer.unknown_words for answer in answers] == [words, ()]
+    assert [answer.unknown_words for answer in answers] == [(UnknownWord("some"), UnknownWord("mauve")), ()]
 
 
 def test_a_query_by_itself(engine: SearchEngine, photos: Path) -> None:
@@ -105,8 +104,7 @@ def test_an_empty_query_does_not_cancel_the_others(engine: SearchEngine, caplog:
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
 def test_a_damaged_embedding_never_ranks(value: float, model: ColourModel, photos: Path, index: Index) -> None:
     reseal(index.path, 2, value)
-    name = index.items[2].id
-    with pytest.raises(IndexFormatError, match=f"{name}.*NaN"):
+    with pytest.raises(IndexFormatError, match=f"{index.items[2].id}.*NaN"):
         SearchEngine(model, Index.open(index.path)).search(["red"])
 
 

@@ -290,8 +290,7 @@ def test_eight_bits_find_the_best_of_many_blocks(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("openvse.stores.int8._BLOCK", 64)
     asked = queries(3)
     vectors = unit(1000)
-    order = np.argsort(-(vectors[:, 0] @ asked.parts.vectors[0, 0]))
-    write(tmp_path, range(1000), vectors[order])
+    write(tmp_path, range(1000), vectors[np.argsort(-(vectors[:, 0] @ asked.parts.vectors[0, 0]))])
     found, exact = engine_of(tmp_path, "int8")
     for some in (EmbeddedQueries(asked.parts[:1], None), asked):
         assert found.search(some, 12)[1].tolist() == exact.search(some, 12)[1].tolist()

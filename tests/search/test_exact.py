@@ -119,8 +119,7 @@ def test_memory_is_bounded_by_the_block() -> None:
     block_values = 1 << 12
     queries = queries_of(torch.zeros(200, 1, 8))
     compare = ModelComparison(Scored(watch))
-    search = ExactSearch(np.zeros((3000, 1, 8), np.float32), compare, block_values=block_values)
-    scores, _ = search.search(queries, 5)
+    scores, _ = ExactSearch(np.zeros((3000, 1, 8), np.float32), compare, block_values=block_values).search(queries, 5)
     assert scores.shape == (200, 5)
     assert max(max(shape) for shape in shapes) <= block_values
     assert len(shapes) < 400
@@ -169,8 +168,7 @@ def test_models_of_pytorch_and_exported_ones_rank_alike(dtype: str, num_embeddin
     allowed = rng.random(300) < 0.6
     found = []
     for compare in (ArrayComparison(), ModelComparison(Scored(SetMax())), ModelComparison(Scored(Order()))):
-        search = ExactSearch(segments, compare, block_values=500)
-        scores, positions = search.search(queries, 12, allowed=allowed)
+        scores, positions = ExactSearch(segments, compare, block_values=500).search(queries, 12, allowed=allowed)
         scored = compare(vectors.astype(np.float64), queries.parts)
         scored = scored.T if weights is None else weights.astype(np.float64) @ scored.T
         by_position = {int(place): row for row, place in enumerate(order) if place >= 0 and allowed[place]}
@@ -198,8 +196,7 @@ def test_no_item_that_fits_and_no_query() -> None:
     search = ExactSearch(unit(rng, 3, 1, 4))
     queries = EmbeddedQueries(ArraySet.full(unit(rng, 2, 1, 4)), None)
     assert search.search(queries, 10, allowed=np.zeros(3, dtype=bool))[0].shape == (2, 0)
-    nobody = EmbeddedQueries(ArraySet.full(np.empty((0, 1, 4), np.float32)), None)
-    assert search.search(nobody, 3)[0].shape == (0, 0)
+    assert search.search(EmbeddedQueries(ArraySet.full(np.empty((0, 1, 4), np.float32)), None), 3)[0].shape == (0, 0)
 
 
 @pytest.mark.parametrize("compare", [ArrayComparison("order", swapped=True), ModelComparison(Scored(Order()), True)])

@@ -160,8 +160,7 @@ def test_none_is_remembered_and_named_sentences_are_kept(folder: Path) -> None:
     assert found(folder) == plain
     told = update_bank(folder, model, BANKED)
     assert told is not None and (told["queries"], told["source"]) == (len(BANKED), "given")
-    again = update_bank(folder, model)
-    assert again == told
+    assert update_bank(folder, model) == told
     assert update_bank(folder, model, BANKED) == told
     assert model.embedded == len(BANKED)
     assert found(folder) == slow_order(Index.open(folder), ASKED, banked())  # at the beta of the model

@@ -123,8 +123,7 @@ def test_a_refined_search_counts_the_images_that_fulfil_its_conditions(engine: S
     given = ("path ~ *e.png",)
     (hits,) = find(engine, Query(RED), where=given)
     assert engine.answer(RED, Page(where=given))[0].searched == len(hits) == 2
-    scores = np.array([hit.score for hit in hits])
-    expected = CURVE.probabilities(scores, len(hits), 0.5)
+    expected = CURVE.probabilities(np.array([hit.score for hit in hits]), len(hits), 0.5)
     (hits,) = find(engine, Query(RED), where=given, expected=0.5)
     assert [hit.probability for hit in hits] == pytest.approx(expected)
     (best,) = find(engine, Query(RED), min_precision=0.9)
@@ -210,8 +209,7 @@ def test_the_words_of_a_short_query_say_how_many_images_to_expect(captioned: Pat
     assert alone.probabilities is not None and alone.probabilities.expected == 0.25 / 0.5
 
     # An item with one of two words has a curve of its own, as the word raises its score already.
-    flat = ShortCurve(30, (-2.0, 2.0), (0.0, 0.0))
-    both = replace(CURVE, short={"2": SHORT.short["1"], PART: flat})
+    both = replace(CURVE, short={"2": SHORT.short["1"], PART: ShortCurve(30, (-2.0, 2.0), (0.0, 0.0))})
     found = SearchEngine(CalibratedModel(calibration=both), captioned).search("07 red", 20)
     said = {hit.matched: hit.probability for hit in found if hit.matched}
     assert said == {("red",): pytest.approx(0.5 / 3), ("07",): pytest.approx(0.5)}

@@ -176,8 +176,7 @@ def test_the_text_follows_changes(model: Painter, reader: FakeReader, photos: Pa
 
 
 def test_another_reader_reads_again_and_none_forgets(model: Painter, photos: Path, out: Path) -> None:
-    other = FakeReader({colour: ["other"] for colour in COLOURS}, name="other")
-    report = update(model, photos, out, other).text
+    report = update(model, photos, out, FakeReader({colour: ["other"] for colour in COLOURS}, name="other")).text
     assert report is not None and (report.read, report.with_text) == (4, 4)
     assert names(found(model, out, "invoice", Page(only="words"))) == []
     assert update(model, photos, out, "none").text is None
@@ -240,8 +239,7 @@ def test_a_stop_goes_on_and_a_search_works_before_it_is_done(model: Painter, pho
     with pytest.raises(KeyboardInterrupt):
         update(model, photos, tmp_path / "index", Stopping())
     assert len(found(model, tmp_path / "index", "a")) == 4
-    reader = FakeReader()
-    report = update(model, photos, tmp_path / "index", reader).text
+    report = update(model, photos, tmp_path / "index", FakeReader()).text
     assert report is not None and (report.read, report.with_text) == (2, 3)
 
 

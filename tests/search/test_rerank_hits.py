@@ -209,8 +209,7 @@ def test_a_page_is_one_of_the_new_order(fused: TwoTower, hits: list[list[Hit]]) 
     whole = ranked(HitReranker(fused, top=4), hits)
     for mine, all_hits in zip(ranked(HitReranker(fused, top=4), hits, top_k=2, skip=1), whole, strict=True):
         assert mine == all_hits[1:3]
-    lowest = whole[0][1].score
-    assert ranked(HitReranker(fused, top=4), hits, min_score=lowest)[0] == whole[0][:2]
+    assert ranked(HitReranker(fused, top=4), hits, min_score=whole[0][1].score)[0] == whole[0][:2]
     (first, _) = HitReranker(fused, top=2).rerank(
         [Query(text) for text in QUERIES], [Answer(Hits(found), 4) for found in hits], [Page(top_k=1)] * 2
     )

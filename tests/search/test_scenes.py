@@ -44,8 +44,7 @@ def test_pages_follow_each_other(engine: SearchEngine) -> None:
 
 
 def test_conditions_and_thresholds_hold(engine: SearchEngine) -> None:
-    some = listed(engine, "red", Page(one_per="scene", where=("path ~ red[0-2]*",)))
-    assert some == [("red", 1, 2)]
+    assert listed(engine, "red", Page(one_per="scene", where=("path ~ red[0-2]*",))) == [("red", 1, 2)]
     assert listed(engine, "red", Page(one_per="scene", min_score=0.9)) == [("red", 1, 4)]
 
 

@@ -60,8 +60,7 @@ def test_hits_come_in_the_order_of_the_models_scores(
     model, photos = with_similarity(similarity), make_photos(12)
     build_index(model, photos[0].parent, tmp_path / "index", settings=IndexSettings(dtype="float32"))
     index = Index.open(tmp_path / "index", model.fingerprint)
-    vectors = torch.from_numpy(index.vectors)
-    images = EmbeddingSet(vectors, torch.ones(12, 3, dtype=torch.bool))
+    images = EmbeddingSet(torch.from_numpy(index.vectors), torch.ones(12, 3, dtype=torch.bool))
     texts = model.encode_text(QUERIES)
     expected, by_maximum = model.score(images, texts), SetMax()(images, texts)
     for column, hits in enumerate(SearchEngine(model, index).search(QUERIES, top_k=12)):

@@ -31,8 +31,7 @@ def test_what_is_not_said_is_as_before(model: ColourModel, photos: Path, tmp_pat
     assert (again.items.count, again.items.reused, again.engine.put) == (4, 3, 1)
     assert read_manifest(out).dtype == "float16"
     assert EngineAddress.of(out, read_manifest(out).engine).engine == "int8"
-    ids = [item.id for item in Index.open(out).items]
-    assert ids == ["deeper/white.png", "green.png", "new.png", "red.png"]
+    assert [item.id for item in Index.open(out).items] == ["deeper/white.png", "green.png", "new.png", "red.png"]
     last = index(model, photos, out, IndexSettings(ignore=[], engine="exact"))
     assert (last.items.count, last.engine.name) == (5, "exact")
 

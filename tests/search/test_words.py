@@ -4,6 +4,7 @@
 import json
 import math
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import Mock
@@ -77,7 +78,7 @@ FINDING = {  # the first item of each query; the syntax of FTS5 is words as any
     "IMG_2041.png": (
         "IMG_2041|2041|img 2041|img2041|IMG-2041.PNG|grandma|GRANDMA cafe\u0301|cafe|STRASSE|lodz|the|東京"
     ),
-    "trip/DSC0007.png": "boat OR|NOT boat|boat*|^boat|(boat|- + boat",
+    "trip/DSC0007.png": "boat OR|NOT boat|boat*|boa*|^boat|(boat|- + boat",
     "": 'unheard|京東|cafe_at|png_grandma|204|metadata|?! \U0001f600|q\0b \ud800|"|AND|text:boat|NEAR(boat, 9)',
 }
 
@@ -127,8 +128,7 @@ def test_pages_conditions_and_thresholds_hold_for_both(out: Path) -> None:
 
 def test_a_probability_is_that_of_looks(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, knots = CalibrationData("x", 60, 60, 60), ((-1.0, 1.0), (-9.0, 9.0), (1.0, 0.0))
-    curve = Calibration("colours-1", data, *knots)
-    monkeypatch.setattr(Painter, "calibration", curve, raising=False)
+    monkeypatch.setattr(Painter, "calibration", Calibration("colours-1", data, *knots), raising=False)
     engine = SearchEngine(Painter(), Index.open(out))
     best = engine.answer("blue 2041 pictures wanted", Page(3))[0].hits
     assert [hit.id for hit in best] == ["IMG_2041.png", "y1.png", "y2.png"]
@@ -182,8 +182,7 @@ def test_items_with_equal_words_share_a_rank_and_looks_decide() -> None:
         return scores[positions][places], places
 
     def order(looks: list[int], count: int | None = None) -> list[int]:
-        by_similarity = Ranking.by_similarity(scores[looks], np.array(looks))
-        ranking = joined(said, by_similarity, best, count)
+        ranking = joined(said, Ranking.by_similarity(scores[looks], np.array(looks)), best, count)
         assert ranking.scores.tolist() == scores[ranking.positions].tolist()
         return ranking.positions.tolist()
 
@@ -261,7 +260,10 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
         def describe(database: Database) -> None:
             keys = dict(database.read("SELECT id, key FROM items"))
             said = [
-                (["Grandma"] if number < 15 else []) + ["wedding"] * (number < 12) + ["Zoe"] * (number == 40)
+                ["Grandma"] * (number < 15)
+                + ["wedding"] * (number < 12)
+                + ["Zoe"] * (number == 40)
+                + ["lake"] * (12 < number < 17)
                 for number in range(60)
             ]
             database.describe(
@@ -308,3 +310,48 @@ def test_words_follow_the_items(model: Painter, own: Path) -> None:
     (folder.parent / "away.png").rename(folder / "lighthouse.png")
     build_index(model, folder, own, overwrite=True)
     assert words(own, "lighthouse") == ["lighthouse.png"]
+
+
+FORMS = {  # the items of each query in their order: those with the word itself first
+    **{
+        "dog": "ab",
+        "dogs": "ba",
+        '"dog" grandpas': "a",
+        "Running dogs": "cba",
+        "ski*": "b",
+        "child": "c",
+        "woman": "b",
+    },
+    **{"cities": "a", "sun*": "d", "sunfl": "", "new": ""},
+}
+
+
+def test_other_forms_of_a_word_find_an_item_behind_the_word_itself(tmp_path: Path) -> None:
+    pytest.importorskip("snowballstemmer")
+    said = ("a", "the dog in the city"), ("b", "two dogs and women on skis"), ("c", "children are running"), ("d", "")
+    lines = [json.dumps({"file_name": f"{name}.png", "caption": text or "sunflowers and news"}) for name, text in said]
+    for name, _ in said:
+        paint(tmp_path / "photos" / f"{name}.png", "green")
+    (tmp_path / "photos" / "metadata.jsonl").write_text("\n".join(lines))
+    build_index(Painter(), tmp_path / "photos", out := tmp_path / "index")
+    failures = Failures()
+    for query, found in FORMS.items():
+        with failures.of(query):
+            assert words(out, query) == [f"{name}.png" for name in found]
+    assert not failures, failures
+    with SearchEngine(Painter(), Index.open(out)) as engine:
+        assert engine.answer("dogs", Page(2, only="words"))[0].hits[1].matched == ("dogs",)
+    lines[0] = lines[0].replace("the dog in the city", "der Hund und das Haus im Wald")
+    (tmp_path / "photos" / "metadata.jsonl").write_text("\n".join([lines[0], lines[2].replace("are", "die Hunde")]))
+    build_index(Painter(), tmp_path / "photos", out)
+    assert words(out, "Häuser") == ["a.png"] and words(out, "Hund") == ["a.png", "c.png"]
+
+
+def test_without_the_stemmer_the_exact_word_counts(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "snowballstemmer", None)
+    assert [len(words(own, word)) for word in ("boat", "boats", "boa*")] == [1, 0, 1]
+
+
+def test_a_common_word_orders_items_that_are_equal_otherwise(family: Path) -> None:
+    assert words(family, "lake") == ["p16.png", "p13.png", "p14.png", "p15.png"]  # the first one is red
+    assert words(family, "lake grandma") == ["p13.png", "p14.png", "p16.png", "p15.png"]

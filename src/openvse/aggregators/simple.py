@@ -170,8 +170,7 @@ class FirstToken(Pooling):
     order_aware = True
 
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
-        first = mask.to(torch.int8).argmax(dim=1)
-        return local[torch.arange(local.shape[0], device=local.device), first]
+        return local[torch.arange(local.shape[0], device=local.device), mask.to(torch.int8).argmax(dim=1)]
 
 
 class LastToken(Pooling):

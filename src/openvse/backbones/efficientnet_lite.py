@@ -319,8 +319,7 @@ class _FeatureMap(nn.Module):
         with torch.autocast(kind, enabled=False):
             blocks = _blocks(network, dtype)
             at_once = max(1, CPU_PIXELS // (pixels.shape[2] * pixels.shape[3]))
-            maps = [self._run(blocks, some.to(dtype)) for some in torch.split(pixels, at_once)]
-            return torch.cat(maps).flip(2, 3)
+            return torch.cat([self._run(blocks, some.to(dtype)) for some in torch.split(pixels, at_once)]).flip(2, 3)
 
     def _run(self, blocks: list[_Block], pixels: Tensor) -> Tensor:
         # The convolutions are folded for flipped images. Depthwise ones are about twice as fast with channels last.

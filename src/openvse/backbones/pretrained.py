@@ -160,8 +160,7 @@ def _build(config: Any) -> Any:
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise ValueError(f"transformers has no base model of type {config.model_type}")
     # The class adds a pooling layer by default, which Chinese-CLIP does not use.
-    pooler = {"add_pooling_layer": False} if config.model_type == "chinese_clip_text_model" else {}
-    return kind(config, **pooler)
+    return kind(config, **{"add_pooling_layer": False} if config.model_type == "chinese_clip_text_model" else {})
 
 
 def identify(source: str, config: Any) -> str:

@@ -114,8 +114,7 @@ class ResNet(Backbone):
         size = self.image_size
         if self.fit == "crop":
             shorter = round(size / CROP_SHARE)
-            crop = resized_middle(image, shorter, (size, size), Image.Resampling.BILINEAR, rounds=True)
-            square = _planes(crop)
+            square = _planes(resized_middle(image, shorter, (size, size), Image.Resampling.BILINEAR, rounds=True))
         else:
             square = _stretched(image, size)
         if self.pixels == "caffe":

@@ -233,7 +233,10 @@ def options(
     logging.getLogger("openvse").setLevel(logging.INFO if verbose else logging.NOTSET)
     if max_pixels is not None:
         os.environ[PIXELS_VARIABLE] = str(max_pixels)
-    give_back_memory() if context.invoked_subcommand == "serve" else keep_freed_memory()
+    if context.invoked_subcommand == "serve":  # each thread would keep blocks of 16 MiB, such as the bodies of uploads
+        _set({_MMAP_THRESHOLD: _LARGE, _TRIM_THRESHOLD: _LARGE, _ARENA_MAX: 2})
+    else:
+        keep_freed_memory()
     voice.plugins = tuple(plugin or ())
     voice.commands = tuple(command_names()) if plugin else ()
     for path in voice.plugins:
@@ -253,11 +256,6 @@ def keep_freed_memory() -> bool:
     Return whether the C library accepted the setting. Other libraries than GNU do not.
     """
     return _set({_MMAP_THRESHOLD: _LARGEST, _TRIM_THRESHOLD: _LARGEST})
-
-
-def give_back_memory() -> bool:
-    """Let it return blocks of 16 MiB and more, such as the bodies of uploads, which each thread would keep."""
-    return _set({_MMAP_THRESHOLD: _LARGE, _TRIM_THRESHOLD: _LARGE, _ARENA_MAX: 2})
 
 
 def _set(settings: dict[int, int]) -> bool:

@@ -127,8 +127,7 @@ def published_folder(name: str) -> Path | None:
     """Return the model folder of a short name, which the first call converts, or None for any other name."""
     if name not in PUBLISHED:
         return None
-    cache = Path(os.environ.get(CACHE_VARIABLE) or user_cache()).expanduser()
-    folder = cache / "models" / name / "model"
+    folder = Path(os.environ.get(CACHE_VARIABLE) or user_cache()).expanduser() / "models" / name / "model"
     if settle(folder, CONFIG):
         return folder
     source = PUBLISHED[name].source
@@ -258,8 +257,7 @@ def _by_their_names(weights: Weights) -> Weights:
             number, _, inside = rest.partition(".")
             (last,) = renamed({inside: weight}, _INSIDE)
             name = f"{begin}{layers}{number}.{last}"
-        parts = zip("qkv", weight.chunk(3), strict=True) if ".qkv_proj." in name else [("qkv", weight)]
-        for which, part in parts:
+        for which, part in zip("qkv", weight.chunk(3), strict=True) if ".qkv_proj." in name else [("qkv", weight)]:
             result[name.replace(".qkv_", f".{which}_")] = part
     for name in ("visual_projection.weight", "text_projection.weight"):
         result |= {name: result[name].T} if name in result else {}
@@ -520,8 +518,7 @@ def _spec(architecture: Architecture, config: Any, weights: Weights) -> dict[str
         width = config.vision_config.hidden_size
     else:
         width = shape(weights, "text_projection.weight", axes=2)[0]
-    similarity = {"name": "scaled_cosine", **scaling}
-    return {"embed_dim": width, "image": image, "text": text, "similarity": similarity}
+    return {"embed_dim": width, "image": image, "text": text, "similarity": {"name": "scaled_cosine", **scaling}}
 
 
 def _as_transformers(place: ModelFiles, folder: Path, tokenizer: str | None) -> tuple[Path, Weights]:

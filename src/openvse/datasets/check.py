@@ -362,6 +362,5 @@ def _row(name: str, corpus: Corpus) -> list[Cell]:
     sentences = [split_words(caption) for caption in corpus.captions]
     lengths, known = [len(words) for words in sentences], {word for words in sentences for word in words}
     per_item, total = len(corpus.relevance.texts) / max(len(corpus), 1), sum(lengths)
-    per_sentence = total / max(len(sentences), 1)
-    about_words = total, per_sentence, max(lengths, default=0), len(known)
+    about_words = total, total / max(len(sentences), 1), max(lengths, default=0), len(known)
     return [name, len(corpus), len(sentences), per_item, *about_words]

@@ -64,8 +64,7 @@ def read_file(file: Path, columns: Columns = USUAL) -> Iterator[Record]:
             read = partial(read_record, folder=file.parent, columns=columns)
             return (record for _, record in numbered_objects(file, read))
         case suffix if suffix in ARROW_SUFFIXES:
-            records = list(read_arrow(file, columns))
-            return iter(identified(records, file.parent, by_id=bool(columns.id))[0])
+            return iter(identified(list(read_arrow(file, columns)), file.parent, by_id=bool(columns.id))[0])
         case _:
             raise DataError(f"{file}: not a file of captions: give one of {', '.join(TABLE_SUFFIXES)}")
 
@@ -177,8 +176,7 @@ def metadata_files(root: Path) -> list[Path]:
         return []
     for base in (root, root / "data"):
         inside = sorted(base.iterdir()) if base.is_dir() else []
-        subfolders = [path for path in inside if path.is_dir() and is_split(path.name)]
-        for folders in ([base], subfolders):
+        for folders in ([base], [path for path in inside if path.is_dir() and is_split(path.name)]):
             if files := [path for folder in folders if (path := first_file(folder, _NAMES))]:
                 return files
     return []

@@ -189,8 +189,7 @@ def open_corpus(
         raise DataError(f"{source} holds questions: give data with captions, or a model that answers questions")
     if not isinstance(opened, Corpus):
         return opened.as_corpus()
-    merged = merge_captions and name != "hf" and DATASETS.is_own(name)
-    return merge_identical(opened) if merged else opened
+    return merge_identical(opened) if merge_captions and name != "hf" and DATASETS.is_own(name) else opened
 
 
 def open_named(

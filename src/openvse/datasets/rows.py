@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from openvse.corpus.corpus import Record
 from openvse.corpus.splits import SPLITS, is_split
 from openvse.errors import DataError, TextError, nearest
-from openvse.files import decoded_cell, parse_json, read_text, split_lines
+from openvse.files import csv_rows, decoded_cell, parse_json, read_text, split_lines
 from openvse.media.names import escaped
 from openvse.media.packed import ImageFile
 
@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 MAX_CAPTION_BYTES = 1 << 20
 """The largest size of the captions of one image."""
 
-_MAX_CELL, _MOST_FIELDS, _SHOWN = 1 << 24, 1000, 1000
+_MOST_FIELDS, _SHOWN = 1000, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,6 @@ def kind_of_value(value: Any) -> str:
 
 
 ObjectT = TypeVar("ObjectT")
-_DELIMITERS = (",", ";", "\t", "|")
 
 
 def table_lines(path: Path) -> list[str]:
@@ -253,7 +252,7 @@ def read_rows(
     lines = table_lines(path)
     if not lines:
         raise DataError(f"{path}: the file is empty: write a first line that names the columns")
-    reader, start = _reader(lines), 1
+    reader, start = csv_rows(lines), 1
     try:
         header = [name.strip().lower() for name in next(reader)]
         at = {name: place for place, name in reversed([*enumerate(header)])}
@@ -297,17 +296,11 @@ def field_names(file: Path) -> list[str]:
     lines = table_lines(file)
     try:
         if file.suffix.lower() != ".jsonl":
-            return [name.strip().lower() for name in next(_reader(lines), [])]
+            return [name.strip().lower() for name in next(csv_rows(lines), [])]
         entry = parse_json(next(filter(str.strip, lines), "{}"))
     except (csv.Error, DataError):
         return []
     return list(entry) if isinstance(entry, dict) else []
-
-
-def _reader(lines: Sequence[str]) -> Any:
-    delimiter = max(_DELIMITERS, key=lines[0].count) if lines else ","
-    csv.field_size_limit(_MAX_CELL)
-    return csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
 
 
 def _column(path: Path, header: Mapping[str, int], allowed: Sequence[str]) -> int:

@@ -145,8 +145,7 @@ class TransformersText(TextEncoder):
     def feature_dim(self) -> int:
         """C, the width of a hidden state."""
         config = self.backbone.config
-        projects = config.model_type == PROJECTS_ITS_STATES
-        width: int = config.project_dim if projects else config.hidden_size
+        width: int = config.project_dim if config.model_type == PROJECTS_ITS_STATES else config.hidden_size
         return width
 
     @property
@@ -274,8 +273,7 @@ class TransformersText(TextEncoder):
 
     def _uncut(self, captions: Sequence[str]) -> list[list[int]]:
         """Return the ids of all pieces of captions, without special tokens and without a limit of the length."""
-        encoded = self.tokenizer(self._cleaned(captions), add_special_tokens=False, verbose=False)["input_ids"]
-        return list(encoded)
+        return list(self.tokenizer(self._cleaned(captions), add_special_tokens=False, verbose=False)["input_ids"])
 
     def _cleaned(self, captions: Sequence[str]) -> list[str]:
         return [cleaned(caption, self.cleaning) for caption in captions]
@@ -360,8 +358,7 @@ class TransformersText(TextEncoder):
         last += self.last_position
         place = torch.arange(mask.shape[1])
         special = (place < first) | (place >= mask.sum(dim=1, keepdim=True) - last)
-        drawn = torch.rand(mask.shape)
-        return moved(keep_at_least_one((drawn >= self.augmentation.rate) | special, mask), device)
+        return moved(keep_at_least_one((torch.rand(mask.shape) >= self.augmentation.rate) | special, mask), device)
 
     def _why_not_read(self) -> str | None:
         if self.pooled == "last" and self.fill_to is not None:

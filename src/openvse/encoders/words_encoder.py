@@ -267,8 +267,7 @@ def read_packaged_vectors(source: str, *, wanted: Container[str], dim: int) -> d
     for row, word in enumerate(column.to_pylist()):
         if word in wanted:
             rows.setdefault(word, row)
-    selected = torch.from_numpy(vectors[list(rows.values())].astype(np.float32))
-    return dict(zip(rows, selected, strict=True))
+    return dict(zip(rows, torch.from_numpy(vectors[list(rows.values())].astype(np.float32)), strict=True))
 
 
 class BiGRU(WordsEncoder):

@@ -43,13 +43,11 @@ class RecordList:
         try:
             status = path.stat()
         except OSError as error:
-            reason = f"{escaped(written or path)}: {error.strerror or 'it cannot be read'}"
-            self.failed.append((item, reason))
+            self.failed.append((item, f"{escaped(written or path)}: {error.strerror or 'it cannot be read'}"))
         else:
             kind = "clip" if is_video_name(path.name) else "image"
             about = Item(item, status.st_mtime_ns, status.st_size)
-            changed = status.st_ctime_ns
-            self.records.append(Candidate(about, path.absolute(), 0, kind, changed_ns=changed))
+            self.records.append(Candidate(about, path.absolute(), 0, kind, changed_ns=status.st_ctime_ns))
 
     def add_sentence(self, item: str, text: str, file: Path) -> None:
         """Add a sentence of a file. The index recognises a changed sentence by its hash, in place of a time."""
@@ -177,8 +175,7 @@ def _table(file: Path, columns: Columns, kind: RecordKind | None) -> tuple[Recor
             f"{escaped(file)} has no column of {chosen} (it has {has}): call it one of {', '.join(lacking or allowed)}"
         )
     id_column = columns.id or "id"
-    wanted = [*fields[chosen], *([id_column] if id_column in names else [])]
-    return chosen, fields[chosen], read_entries(file, wanted)
+    return chosen, fields[chosen], read_entries(file, [*fields[chosen], *([id_column] if id_column in names else [])])
 
 
 def _cells(
@@ -212,6 +209,5 @@ def bank_sentences(name: str) -> list[str]:
     """Return the sentences of a file, or the training captions of a data set, for a query bank."""
     if Path(name).is_file():
         return [each.text for each in list_records(name, kind="texts").records]
-    corpus = open_corpus(name, require_images=False, questions=False)
-    drawn = drawn_for_bank(corpus.split("train"))
+    drawn = drawn_for_bank(open_corpus(name, require_images=False, questions=False).split("train"))
     return [" ".join(text.split()) for text in drawn.captions[:MOST_TEXTS]]

@@ -61,8 +61,7 @@ class Target:
     @property
     def work(self) -> Path:
         """The folder of the unfinished index, which is removed at the end."""
-        name = f".{self.out.name}.unfinished"
-        return self.out.with_name(name) if self.single else self.out / ".unfinished"
+        return self.out.with_name(f".{self.out.name}.unfinished") if self.single else self.out / ".unfinished"
 
     @property
     def manifest(self) -> Path:
@@ -135,8 +134,7 @@ def _write_array(vectors: Path, ids: Path, blocks: Iterable[EncodedBlock], count
         for number, (some, block, _) in enumerate(blocks):
             if not number:
                 shape = (count, *(block.shape[2:] if block.shape[1] == 1 else block.shape[1:]))
-                descr = np.lib.format.dtype_to_descr(block.dtype)
-                header = {"descr": descr, "fortran_order": False, "shape": shape}
+                header = {"descr": np.lib.format.dtype_to_descr(block.dtype), "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(file, header)
             file.write(np.ascontiguousarray(block).data)
             names.write(b"".join(os.fsencode(item) + b"\n" for item in some))
@@ -164,8 +162,7 @@ def _arrow(pa: ModuleType, ids: Sequence[str], vectors: Float[np.ndarray, "B K D
         columns["part"] = pa.array(np.tile(np.arange(num_embeddings, dtype=np.int16), count))
     if texts is not None:
         columns["text"] = pa.array(_repeated(texts, num_embeddings), pa.string())
-    values = pa.array(np.ascontiguousarray(vectors).reshape(-1))
-    columns["vector"] = pa.FixedSizeListArray.from_arrays(values, dim)
+    columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(vectors).reshape(-1)), dim)
     return pa.table(columns)
 
 

@@ -61,8 +61,7 @@ def bank_penalties(member: Member, bank: QueryBank) -> Penalties:
     """Return the penalties to subtract from the scores of the images and of the texts of some data."""
 
     def of(asked: Member, count: int, queries: BankQueries, *, swapped: bool) -> Float[np.ndarray, "n"]:
-        score = _scores(asked, swapped=swapped)
-        halves = measure_attraction(score, count, queries.middle, queries.beta)
+        halves = measure_attraction(_scores(asked, swapped=swapped), count, queries.middle, queries.beta)
         return penalties(halves, queries.middle / len(queries.mask), queries.beta)[0]
 
     texts, images = (

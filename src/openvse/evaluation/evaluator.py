@@ -233,12 +233,11 @@ def _report(parts: Sequence[Fold], ranked: Sequence[RankedFold], protocol: Proto
     """Compute the metrics of all parts, and their intervals and remarks."""
     ranks, outcomes = [each.ranks for each in ranked], [each.outcomes for each in ranked if each.outcomes]
     drawn, again = _replicates(ranks, parts, protocol.resamples, protocol.seed), parts[0].reranker
-    seconds = sum(each.seconds for each in ranked)
     return Report(
         metrics=mean_metrics([retrieval_metrics(part_ranks) for part_ranks in ranks]),
         protocol=protocol,
         remarks=remarks,
-        reranked=None if again is None else Reranked(again.top, again.weight, seconds),
+        reranked=None if again is None else Reranked(again.top, again.weight, sum(each.seconds for each in ranked)),
         intervals=percentile_intervals([drawn]) if drawn else {},
         chance=mean_metrics([chance_metrics(p.relevance, r) for p, r in zip(parts, ranks, strict=True)]),
         replicates=drawn,

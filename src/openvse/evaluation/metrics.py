@@ -239,8 +239,7 @@ def _values(direction: QueryRanks) -> dict[str, Values]:
 def _columns(direction: QueryRanks) -> tuple[list[str], Float[np.ndarray, "Q C"]]:
     """Return the metrics that have a value for each query, and a row of these values and 1 for each query."""
     columns = {name: values for name, values in _values(direction).items() if isinstance(values, np.ndarray)}
-    ones = np.ones(len(direction.ranks))
-    return [*columns], np.column_stack([*columns.values(), ones]).astype(np.float64)
+    return [*columns], np.column_stack([*columns.values(), np.ones(len(direction.ranks))]).astype(np.float64)
 
 
 def resampled_sums(
@@ -256,8 +255,7 @@ def resampled_weights(count: int, resamples: int, generator: np.random.Generator
     step = max(1, _RESAMPLED_AT_ONCE // count)
     probabilities = np.full(count, 1.0 / count)
     for start in range(0, resamples, step):
-        drawn = generator.multinomial(count, probabilities, size=min(step, resamples - start))
-        yield drawn.astype(np.float64)
+        yield generator.multinomial(count, probabilities, size=min(step, resamples - start)).astype(np.float64)
 
 
 def _misses(relevant: Int[np.ndarray, "Q"], candidates: int, k: int) -> Float[np.ndarray, "Q"]:

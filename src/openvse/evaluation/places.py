@@ -36,8 +36,7 @@ class Places:
         Each of these queries has an item in the gallery, too.
         """
         every = np.concatenate([self.queries, queries])
-        beyond = np.full(len(queries), self.num_candidates + 1 + len(every))
-        places = np.concatenate([self.places, beyond])
+        places = np.concatenate([self.places, np.full(len(queries), self.num_candidates + 1 + len(every))])
         order = np.lexsort((places, every))
         return Places(every[order], places[order], self.num_candidates)
 

@@ -118,11 +118,10 @@ class Report(Document):
 
     def sections(self) -> list[str]:
         rsum, *recalls = (name for name in metric_names() if name in self.metrics)
-        names = [*recalls, rsum]
         return [
             f"# Retrieval{f' on {self.protocol.name}' if self.protocol.name else ''}",
             self.sentence(),
-            measured_table("", names, self.metrics, self.intervals, self.beside()).to_markdown(),
+            measured_table("", [*recalls, rsum], self.metrics, self.intervals, self.beside()).to_markdown(),
             Table(["", "MedR", "MeanR", "MeanR by chance", "nMR"], [*self._rank_rows()]).to_markdown(),
             *self._several(),
             "\n".join(f"- {line}" for line in self.protocol_lines()),
@@ -166,8 +165,7 @@ class Report(Document):
         shown = {*metric_names(), *(f"{side}_{name}" for side in SIDES for name in ("medr", "meanr", "nmr"))}
         if names := [name for name in metric_names(2) if name in self.metrics and name not in shown]:
             beside = {"chance": self.chance}
-            title = "all relevant items"
-            yield measured_table(title, names, self.metrics, self.intervals, beside).to_markdown()
+            yield measured_table("all relevant items", names, self.metrics, self.intervals, beside).to_markdown()
 
     def protocol_lines(self) -> Iterator[str]:
         """Yield the conditions of the evaluation, a line at a time."""

@@ -74,8 +74,7 @@ class Best:
 
     def queries(self) -> Int[Tensor, "Q top"]:
         """Return the query of every candidate."""
-        queries = torch.arange(len(self.positions), device=self.positions.device)
-        return queries.unsqueeze(1).expand_as(self.positions)
+        return torch.arange(len(self.positions), device=self.positions.device).unsqueeze(1).expand_as(self.positions)
 
     def sort_by(self, scores: Float[Tensor, "Q top"]) -> None:
         """Give the candidates other scores, and put the best one first again."""

@@ -96,8 +96,7 @@ def describe_tokenizer(encoder: TextEncoder, folder: Path) -> dict[str, Any]:
 
 def _check_tokens(encoder: TextEncoder, folder: Path, reading: dict[str, Any]) -> None:
     ours = [ids.tolist() for ids in encoder.tokenize(PROBES)]
-    theirs = read_tokenizer(folder, reading).tokenize(PROBES)
-    for caption, one, other in zip(PROBES, ours, theirs, strict=True):
+    for caption, one, other in zip(PROBES, ours, read_tokenizer(folder, reading).tokenize(PROBES), strict=True):
         if one != other:
             raise ModelError(
                 f"the exported tokenizer gives other tokens than the model for {caption[:40]!r}, so the export would "
@@ -215,8 +214,7 @@ def examples(tower: Tower[Any], side: Side, sizes: Sequence[int]) -> list[Inputs
             values = ids[torch.randint(len(ids), mask.shape, generator=random)]
         else:
             raise ModelError(f"{type(encoder).__name__} has inputs that an export does not support")
-        padded = values.masked_fill(~mask.view(*mask.shape, *[1] * (values.dim() - 2)), 0)
-        batches.append(Inputs(padded, mask))
+        batches.append(Inputs(values.masked_fill(~mask.view(*mask.shape, *[1] * (values.dim() - 2)), 0), mask))
     return batches
 
 

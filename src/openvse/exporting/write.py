@@ -418,8 +418,7 @@ def _write_image(model: TwoTower, folder: Path, longest: int) -> Side:
         side = Side("image.onnx", ("features", "mask"), longest, encoder.feature_dim, None)
         most = longest
     else:
-        reading = vars(describe_preprocessing(encoder.backbone))
-        side = Side("image.onnx", ("pixels",), None, None, reading)
+        side = Side("image.onnx", ("pixels",), None, None, vars(describe_preprocessing(encoder.backbone)))
         (pixels,) = examples(model.image, side, [1])
         most = encoder(pixels).mask.shape[1]
     _write(model.image, side, folder, "image", most)
@@ -438,8 +437,7 @@ def _write(tower: Any, side: Side, folder: Path, name: str, longest: int) -> Non
     example = examples(tower, side, [min(3, side.longest or 3), 1])[0]
     inputs = [example.values] if example.mask is None else [example.values, example.mask]
     program = with_tables(Program(copy.deepcopy(tower).cpu().eval()), longest).requires_grad_(False)
-    made = traced(program, inputs, side.longest, name)
-    write_onnx(made, side.inputs, folder / side.file, name)
+    write_onnx(traced(program, inputs, side.longest, name), side.inputs, folder / side.file, name)
 
 
 def _describe(model: TwoTower, kind: Kind, image: Side, text: Side) -> Description:

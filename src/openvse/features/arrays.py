@@ -184,8 +184,7 @@ def _scan(part: ArrayPart, split_of: dict[bytes, str]) -> dict[str, list[int]]:
         broken += (first + np.flatnonzero(~np.isfinite(images).all(axis=(1, 2)))).tolist()
         uneven += (first + uneven_groups(rows, part.repeats)).tolist()
         for number, image in enumerate(images, start=first):
-            digest = hashlib.blake2b(image.data, digest_size=16).digest()
-            if split_of.setdefault(digest, part.split) != part.split:
+            if split_of.setdefault(hashlib.blake2b(image.data, digest_size=16).digest(), part.split) != part.split:
                 leaked.append(number)
     return {
         "features: {count} image(s) have numbers that are not finite": broken,

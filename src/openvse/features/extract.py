@@ -148,8 +148,7 @@ def extract_text_features(
     """
     wanted = list({text_id(text): text for text in texts}.items())
     report = ExtractionReport(unit="texts")
-    about = encoder.fingerprint, encoder.feature_dim, False
-    how = _TextExtraction(batch_size, device, dtype, *about, encoder)
+    how = _TextExtraction(batch_size, device, dtype, encoder.fingerprint, encoder.feature_dim, False, encoder)
     _extract(how, wanted, Path(store), workers, progress, report)
     return report
 

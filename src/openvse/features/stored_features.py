@@ -40,8 +40,7 @@ class StoredFeatures:
 
         A model that cannot read images recognises a moved image by its name, time and size.
         """
-        moved = self._moved.get((path.name, modified_ns, size))
-        source = self._sources.get(Path(os.path.realpath(path)), moved)
+        source = self._sources.get(Path(os.path.realpath(path)), self._moved.get((path.name, modified_ns, size)))
         if source is None or (source.modified_ns, source.size) != (modified_ns, size):
             return None
         return int(self.store.positions([source.id])[0]) if source.id in self.store else None

@@ -428,11 +428,10 @@ class _Run:
         count, unused = index.database.count(), unused_rows(index.database)
         # Where most rows are of no use, rewriting the files costs no more than what made them so.
         compacted = rewrite(index) if self.check or unused > max(count, _FEW_ROWS) else 0
-        failed = [(candidate.path, reason) for candidate, reason in outcome.failed]
         return IndexReport(
             count=count,
             reused=changes.unchanged + len(changes.kept) - changes.resumed,
-            failed=[*changes.failed, *failed],
+            failed=[*changes.failed, *((candidate.path, reason) for candidate, reason in outcome.failed)],
             left_out=changes.left_out,
             stored=outcome.from_store,
             resumed=changes.resumed,

@@ -322,11 +322,6 @@ def parse_condition(text: str) -> Condition:
     return condition
 
 
-def parse_conditions(given: Sequence[Condition | str]) -> list[Condition]:
-    """Return conditions from conditions or texts. See ``parse_condition``."""
-    return [parse_condition(each) if isinstance(each, str) else each for each in given]
-
-
 def allowed_items(index: Index, conditions: Sequence[Condition]) -> Bool[np.ndarray, "count"]:
     """Return which items of an index fulfil all conditions."""
     with index.database() as database:

@@ -21,13 +21,14 @@ from jaxtyping import Int
 from openvse.errors import IndexFormatError
 from openvse.files import parse_json
 from openvse.indexing.manifest import Item, damaged
-from openvse.indexing.words import FILL, LAST, MOST_WORDS, SCHEMA, folded, line_of, words_in, words_of
+from openvse.indexing.words import FILL, LAST, MOST_WORDS, PLURALS, SCHEMA, folded, line_of, words_in, words_of
 from openvse.media.matching import composed
 from openvse.media.segments import file_of
 
 _WAIT_S = 60.0  # for a transaction of another process, which takes milliseconds
 # Items with the parts of a joined word, which are read to see whether these are beside each other.
 _CHECKED = 10_000
+_FORMS, _SEEN = 100, 1000  # other forms of a word, and words that are looked at for them
 _EARTH_M = 6_371_009.0  # mean radius (IUGG)
 CLOCK = r"(?P<clock>\d\d?(?::\d\d(?::\d\d(?:[.,]\d+)?)?)?)\s*(?P<offset>[Zz]|[+-]\d\d(?::?\d\d)?)?"
 """The time of a day in a date, by itself or with an offset, as in ISO 8601."""
@@ -62,6 +63,9 @@ WordTable: TypeAlias = Literal["words", "texts"]
 """The full-text tables: words of names and metadata, and words that were read in images."""
 
 _WORDS_OF = {"words": ("items", "words_of(CAST(id AS BLOB), metadata)"), "texts": ("readings", "words_in(lines)")}
+
+Forms: TypeAlias = Mapping[str, Sequence[Sequence[str]]]
+"""Words of a query, each with the parts of what represents it: itself, and then other or misread forms of it."""
 
 FOLLOW_LINKS = "follow_links"
 """The name under which an index notes that links are followed, or "" if they are not."""
@@ -250,14 +254,10 @@ class Database:
         sql = "SELECT 1 FROM items WHERE substr(CAST(id AS BLOB), 1, ?) = ? LIMIT 1"
         return bool(self.read(sql, (len(encode_id(start)), encode_id(start))))
 
-    def knows_size(self, size: int) -> bool:
-        """Return whether a file of this size has known content."""
-        return bool(self.read("SELECT 1 FROM items WHERE size = ? AND content IS NOT NULL LIMIT 1", (size,)))
-
-    def same_content(self, size: int, content: bytes) -> list[tuple[str, int, int]]:
-        """Return id, file and row of all items whose files have this size and content."""
-        sql = "SELECT id, segment, row FROM items WHERE size = ? AND content = ? ORDER BY id"
-        return [(name, file, row) for name, file, row in self.read(sql, (size, content))]
+    def of_size(self, size: int) -> list[tuple[bytes, str, int, int]]:
+        """Return content, id, file and row of all items whose files have this size and known content."""
+        sql = "SELECT content, id, segment, row FROM items WHERE size = ? AND content IS NOT NULL ORDER BY id"
+        return [(content, name, file, row) for content, name, file, row in self.read(sql, (size,))]
 
     def later_copies(self, item_id: str) -> set[str]:
         """Return the ids of the items of the same content that later runs embedded or recognised."""
@@ -271,37 +271,50 @@ class Database:
         """Return whether the index has a table."""
         return bool(self.read("SELECT 1 FROM main.sqlite_master WHERE name = ?", (table,)))
 
-    def rarest_first(self, words: Mapping[str, Sequence[str]], table: WordTable = "words") -> list[tuple[str, int]]:
-        """Return those words that items may have, each with the largest number of items that can have its parts."""
-        known = self.known({part for each in words.values() for part in each[:MOST_WORDS]}, table)
-        counts = {word: min(known.get(part, 0) for part in each[:MOST_WORDS]) for word, each in words.items()}
-        return sorted(((word, count) for word, count in counts.items() if count), key=itemgetter(1))
+    def rarest_first(self, forms: Forms, table: WordTable = "words") -> dict[str, int]:
+        """Return those words that items may have, each with the largest number of items that can have a form of it."""
+        known = self.known((part for each in forms.values() for form in each for part in form[:MOST_WORDS]), table)
+        counts = {
+            word: sum(min(known.get(part, 0) for part in form[:MOST_WORDS]) for form in each)
+            for word, each in forms.items()
+        }
+        return dict(sorted(((word, count) for word, count in counts.items() if count), key=itemgetter(1)))
 
     def known(self, parts: Iterable[str], table: WordTable = "words") -> dict[str, int]:
         """Return those parts of words that a table has, each with the number of its items."""
         sql = f"SELECT term, doc FROM {table}_count WHERE term IN (SELECT value FROM json_each(?))"
         return dict(self.read(sql, (json.dumps(sorted(set(parts))),)))
 
+    def forms_of(self, part: str, stem: Callable[[str], str] | None, table: WordTable) -> list[list[str]]:
+        """Return the other words of a table of the same stem, or without ``stem`` those that begin with the word."""
+        own = part if stem is None else stem(part)
+        is_cut = stem is not None and (len(own) > 3 or own.endswith("i"))
+        start = own[:-1] if is_cut else own  # with which most forms begin: of city and cities (citi) cit
+        sql = f"SELECT term FROM {table}_count WHERE term >= ? AND term < ? LIMIT ?"
+        some = {str(term) for (term,) in self.read(sql, (start, f"{start}\U0010ffff", _SEEN))}
+        some |= self.known(PLURALS, table).keys()
+        forms = [each for each in some - {part} if (stem(each) == own if stem else each.startswith(own))]
+        return [[form] for form in sorted(forms)[:_FORMS]]
+
     def having(self, parts: Sequence[str], most: int, table: WordTable = "words") -> Int[np.ndarray, "_"]:
         """Return the keys of the first ``most`` items (-1 for all) with the parts of a word beside each other."""
-        wanted = " ".join(f'"{part}"' for part in parts[:MOST_WORDS])
-        having = f"SELECT rowid AS key FROM {table} WHERE {table} MATCH ? LIMIT ?"
         if len(parts) == 1:
-            values: tuple[object, ...] = wanted, most
-            sql = f"SELECT group_concat(key) FROM ({having})"
-        else:
-            source, of_item = _WORDS_OF[table]
-            sql = f"SELECT group_concat(key) FROM {source} WHERE key IN ({having}) AND instr({of_item}, ?)"
-            values = (wanted, _CHECKED, line_of(parts))
-        ((keys,),) = self.read(sql, values)  # one text: a row for each item takes four times as long
-        return np.fromstring(str(keys), np.int64, sep=",") if keys else np.empty(0, np.int64)
+            return self.matching(any_of(parts), most, table)
+        source, of_item = _WORDS_OF[table]
+        having = f"SELECT rowid FROM {table} WHERE {table} MATCH ? LIMIT ?"
+        sql = f"SELECT group_concat(key) FROM {source} WHERE key IN ({having}) AND instr({of_item}, ?)"
+        return _keys(self.read(sql, (any_of(parts), _CHECKED, line_of(parts))))
+
+    def matching(self, wanted: str, most: int, table: WordTable = "words") -> Int[np.ndarray, "_"]:
+        """Return the keys of the first ``most`` items (-1 for all) that fit an expression of FTS5."""
+        having = f"SELECT rowid FROM {table} WHERE {table} MATCH ? LIMIT ?"
+        return _keys(self.read(f"SELECT group_concat(rowid) FROM ({having})", (wanted, most)))
 
     # What follows changes the index, inside a transaction.
 
     def keep_words(self, least: int = 1) -> None:
         """Add the words of new items, if there are so many."""
-        new = f"SELECT count(*) FROM items WHERE key > {LAST}"
-        if self._connection.execute(new).fetchone()[0] >= least:
+        if self._connection.execute(f"SELECT count(*) FROM items WHERE key > {LAST}").fetchone()[0] >= least:
             for statement in FILL:
                 self._connection.execute(statement)
 
@@ -398,16 +411,10 @@ def _connect(path: Path, write: bool) -> sqlite3.Connection:
 
 def add_functions(connection: sqlite3.Connection) -> None:
     """Give a connection the functions that conditions and words need."""
-    functions: dict[Callable[..., str | bytes | float | None], int] = {
-        words_of: 2,
-        words_in: 1,
-        _folded: 2,
-        _values_of: 2,
-    }
-    functions |= {taken_at: -1, number_in: 1, metres_between: 4}
+    functions: dict[Callable[..., str | bytes | float | None], int] = {words_of: 2, words_in: 1, _folded: 2}
+    functions |= {_values_of: 2, taken_at: -1, number_in: 1, metres_between: 4}
     for function, arguments in functions.items():
-        name = function.__name__.removeprefix("_")
-        connection.create_function(name, arguments, function, deterministic=True)
+        connection.create_function(function.__name__.removeprefix("_"), arguments, function, deterministic=True)
 
 
 def add_readings(connection: sqlite3.Connection) -> None:
@@ -493,6 +500,17 @@ def _values_of(metadata: str | None, key: bytes) -> str | None:
         if composed(name) == wanted:
             return json.dumps(value if isinstance(value, list | dict) else [value])
     return None
+
+
+def any_of(*words: Sequence[str]) -> str:
+    """Return the expression of FTS5 for items with all parts of at least one of some words."""
+    return "({})".format(" OR ".join(" AND ".join(f'"{part}"' for part in word[:MOST_WORDS]) for word in words))
+
+
+def _keys(rows: Sequence[Sequence[Any]]) -> Int[np.ndarray, "_"]:
+    """Return keys that the database has joined to one text: a row for each item takes four times as long."""
+    ((keys,),) = rows
+    return np.fromstring(str(keys), np.int64, sep=",") if keys else np.empty(0, np.int64)
 
 
 def _values(entry: Entry) -> tuple[object, ...]:

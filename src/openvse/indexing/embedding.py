@@ -15,10 +15,10 @@ from jaxtyping import Float, Int
 
 from openvse.errors import BadImageError, ModelError
 from openvse.indexing.database import Entry, Root
-from openvse.indexing.scanning import Candidate, changed_ns, same_segments, segments_of, stored_json
+from openvse.indexing.scanning import Candidate, changed_ns, same_segments, stored_json
 from openvse.indexing.vector_files import map_vectors
 from openvse.indexing.writer import FoundIndex, IndexWriter
-from openvse.media.segments import file_of
+from openvse.media.segments import ClipSegment, cut_clip, file_of, segment_name
 from openvse.media.sidecars import FileFacts, read_facts
 from openvse.media.videos import ClipSource, clip_seconds
 from openvse.pipeline import (
@@ -132,14 +132,11 @@ class KnownContent:
 
         A file is read only if the index holds one of its size.
         """
-        item = candidate.item
-        facts = FileFacts()
-        if not self._database.knows_size(item.size):
+        item, facts = candidate.item, FileFacts()
+        held = self._database.of_size(item.size)
+        if not held or (content := content_hash(candidate.path, item.size)) is None:
             return [], facts
-        if (content := content_hash(candidate.path, item.size)) is None:
-            return [], facts
-        same = self._database.same_content(item.size, content)
-        sound = [row for row in same if row[0] not in self._damaged]
+        sound = [(one, file, row) for known, one, file, row in held if known == content and one not in self._damaged]
         rows: list[tuple[Entry, ItemVectors]] = []
         for name, number, row in same_segments(sound, item.id, candidate.seconds):
             if number not in self._files:
@@ -283,17 +280,16 @@ class Embedder:
         except BadImageError as error:
             done.failed.append((candidate, failure_reason(error, candidate.path)))
             return
-        named = segments_of(candidate.item.id, candidate.path, candidate.seconds, duration)
-        places: list[ClipSource] = [place for _, place in named]
-        parts = []
-        batches = in_batches(places, self._batch_size)
-        for batch in decoded(batches, self._model.read_image, lambda _: candidate.path):
+        spans, parts = cut_clip(duration, candidate.seconds), []
+        places: list[ClipSource] = [ClipSegment(candidate.path, *span) for span in spans]
+        for batch in decoded(in_batches(places, self._batch_size), self._model.read_image, lambda _: candidate.path):
             if batch.failed:
                 done.failed.append((candidate, batch.failed[0][1]))
                 return
             parts.append(_vectors(self._model.encode_pixels(batch.values)))
         content = _content_of(candidate)
-        done.note(candidate, [_entry(candidate, content, name) for name, _ in named], content[1])
+        named = (segment_name(candidate.item.id, *span) for span in spans)
+        done.note(candidate, [_entry(candidate, content, name) for name in named], content[1])
         done.vectors = np.concatenate(parts)
 
 

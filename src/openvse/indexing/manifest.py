@@ -121,8 +121,7 @@ class IndexManifest:
         fields = asdict(self)
         for filled_in in ("root", "count"):
             del fields[filled_in]
-        content = {"format": FORMAT, "version": VERSION, **fields}
-        write_whole(folder / name, json.dumps(content, indent=2) + "\n")
+        write_whole(folder / name, json.dumps({"format": FORMAT, "version": VERSION, **fields}, indent=2) + "\n")
 
 
 def read_manifest(folder: Path, name: str = MANIFEST) -> IndexManifest:

@@ -1,11 +1,12 @@
 """Comparison of folders with an index of them: new, changed and missing files.
 
 A folder holds images and clips, whole or cut into segments that are items of their own, and perhaps a
-``metadata.jsonl`` with the user's notes on them. A file of sentences may take its place.
+``metadata.jsonl`` or ``metadata.csv`` with the user's notes on them. A file of sentences may take its place.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import heapq
 import json
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from openvse.errors import DataError, JsonError, TextError, decoded_text
-from openvse.files import decoded_cell, parse_json, read_lines, whole_characters
+from openvse.files import csv_rows, decoded_cell, parse_json, read_lines, whole_characters
 from openvse.indexing.conditions import FIELDS
 from openvse.indexing.database import CLOCK, ONLY_HEADER, Database, Root, decode_id, encode_id
 from openvse.indexing.manifest import Held, Item
@@ -33,7 +34,7 @@ from openvse.media.listing import AGAIN, LeftOut, Listing, each_once, identity_o
 from openvse.media.matching import find_files, paths_below
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.media.ranks import FactSource, first_stated
-from openvse.media.segments import ClipSegment, cut_clip, file_of, segment_name, span_of
+from openvse.media.segments import cut_clip, file_of, segment_name, span_of
 from openvse.media.sidecars import Sidecars
 
 _ROOT_IS_GONE = "it is not there: its items are kept; connect it, or remove it with --forget"
@@ -134,8 +135,7 @@ def _files_below(root: Root, listing: Listing | None, labels: Collection[str]) -
         except OSError as error:
             failed.append((folder / name, error.strerror or "it cannot be read"))
             continue
-        beside = [above + each for each in sidecars.of(name)]
-        times = status.st_mtime_ns, status.st_size, changed_ns(status, beside)
+        times = status.st_mtime_ns, status.st_size, changed_ns(status, [above + each for each in sidecars.of(name)])
         entries.append((encode_id(label + name), *times, name))
     entries.sort()
     missing = "" if listing.names else _ROOT_IS_EMPTY
@@ -347,13 +347,6 @@ def are_cut(items: Iterable[str], seconds: float) -> bool:
     return spans == cut_clip(spans[-1][1], seconds) if spans and seconds else not spans and not seconds
 
 
-def segments_of(item_id: str, path: Path, seconds: float, duration: float) -> list[tuple[str, ClipSegment]]:
-    """Return the ids and places of the segments of a clip."""
-    return [
-        (segment_name(item_id, start, end), ClipSegment(path, start, end)) for start, end in cut_clip(duration, seconds)
-    ]
-
-
 def same_segments(segments: Sequence[tuple[str, int, int]], item_id: str, seconds: float) -> list[tuple[str, int, int]]:
     """Return the items of a file of the same content, cut in the same way, under the names of another file."""
     files: dict[str, list[tuple[str, int, int]]] = {}
@@ -361,18 +354,15 @@ def same_segments(segments: Sequence[tuple[str, int, int]], item_id: str, second
         files.setdefault(file_of(each[0]), []).append(each)
     for rows in files.values():
         if are_cut([row[0] for row in rows], seconds):
-            return [(_renamed(row[0], item_id), row[1], row[2]) for row in rows]
+            spans = [span_of(row[0]) for row in rows]
+            names = [item_id if span is None else segment_name(item_id, *span) for span in spans]
+            return [(name, row[1], row[2]) for name, row in zip(names, rows, strict=True)]
     return []
-
-
-def _renamed(name: str, item_id: str) -> str:
-    span = span_of(name)
-    return item_id if span is None else segment_name(item_id, *span)
 
 
 _NOTHING = "{}"
 METADATA = FactSource.USER.value
-"""The file at the top of an indexed folder with the user's notes on its files, a JSON object a line."""
+"""The file at the top of an indexed folder with the user's notes, a JSON object a line, or else ``metadata.csv``."""
 
 _DATES = ("taken", "date")
 _LONGEST_LINE, _SHOWN = 1 << 20, 1000  # bytes, and characters of a message
@@ -409,7 +399,7 @@ def new_metadata(
         return None
     if not state:
         return Metadata()
-    file, fault = folder / METADATA, ""
+    file, fault = _metadata_file(folder), ""
     if state == _UNREAD:
         fault = "it is no file that can be read, and says nothing"
     elif not file.resolve().is_relative_to(folder.resolve()):  # it could show any text of this machine
@@ -418,13 +408,12 @@ def new_metadata(
         return Metadata(state, {}, (f"{escaped(file)}: {fault}",))
     joined: dict[str, dict[str, object]] = {}
     bad: list[str] = []
-    for number, entry in _json_lines(file):
+    for number, entry in (_json_lines if file.name == METADATA else _rows)(file):
         if key := _naming(entry):
             _join(joined.setdefault(str(entry[key]), {}), entry)
         else:
             bad.append(f"line {number}")
-    held = {file_of(listing.root.name_of(item)) for item in kept}
-    items, problems = _items_of(folder, joined, listing, held)
+    items, problems = _items_of(folder, joined, listing, {file_of(listing.root.name_of(item)) for item in kept})
     state = "" if kept and problems else state  # another run reads it again
     if bad:
         problems.insert(0, f"{len(bad):,} line(s) could not be understood, and say nothing (first: {bad[0]})")
@@ -433,7 +422,8 @@ def new_metadata(
         _join(lines.setdefault(items.get(name, name), {}), entry)
     problems += [line for key in _DATES if (line := _dated(key, lines.values()))]
     problems += _called_as_facts(lines.values())
-    written = {name: _as_json(entry) for name, entry in lines.items()}
+    texts = ((name, json.dumps(entry, ensure_ascii=False)) for name, entry in lines.items())
+    written = {name: stored_json(json.loads(whole_characters(text))) for name, text in texts}
     return Metadata(state, written, tuple(f"{escaped(file)}: {each}" for each in problems))
 
 
@@ -537,12 +527,6 @@ def _other_names(folder: Path, names: Collection[str], listing: RootListing) -> 
     return {name: file for name in others if (file := listed.get(identity_of(folder / name)))}
 
 
-def _as_json(entry: dict[str, object]) -> str:
-    """Return an object as ASCII, without halves of characters, which SQLite cannot hand out."""
-    whole = json.loads(whole_characters(json.dumps(entry, ensure_ascii=False)))
-    return stored_json(whole)
-
-
 def stored_json(entry: dict[str, object]) -> str:
     """Return the metadata of an item as the database keeps them. A number that is not finite becomes null.
 
@@ -597,9 +581,14 @@ def note_captions(database: Database, root: Root, name: str, captions: Sequence[
         database.describe([(stored_json(said), own or _NOTHING, key)])
 
 
+def _metadata_file(folder: Path) -> Path:
+    places = [folder / METADATA, folder / "metadata.csv"]
+    return next(filter(os.path.lexists, places), places[0])
+
+
 def _metadata_state(folder: Path) -> str:
-    """Return the time and size of a folder's ``metadata.jsonl``, or "" without one."""
-    file = folder / METADATA
+    """Return the time and size of the user's notes in a folder, or "" without any."""
+    file = _metadata_file(folder)
     if not file.is_file():
         return _UNREAD if os.path.lexists(file) else ""
     status = file.stat()
@@ -626,3 +615,19 @@ def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
                 yield number, entry if isinstance(entry, dict) else {}
     except OSError:
         return
+
+
+def _rows(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
+    """Yield the line and the cells of each row of a table by the names of its columns, or none if it has others."""
+    start = 1
+    try:
+        reader = csv_rows(read_lines(file))
+        columns = [name.strip().lower() for name in next(reader, [])]
+        for start, row in enumerate(filter(any, reader), start=2):
+            cells: dict[str, object] = {}
+            with suppress(JsonError, ValueError):  # of a list that is none, or of another number of columns
+                pairs = zip(columns, row, strict=True)
+                cells = {name: decoded_cell(cell) for name, cell in pairs if name and cell.strip()}
+            yield start, cells
+    except (OSError, csv.Error, TextError):
+        yield start + 1, {}

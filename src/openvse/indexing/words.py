@@ -3,14 +3,14 @@
 New items are added at the end of a transaction, and triggers follow changes of the others. So that the table stays
 small, it holds neither texts (``content=''``) nor the places of words in them (``detail=none``). Words are folded
 (``folded``), and split between letters and digits and around the characters of Chinese and Japanese, which are written
-without spaces. Combining marks are part of their word.
+without spaces. Combining marks are part of their word. Other forms of a word are looked for among those of the table.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from string import ascii_lowercase
 
@@ -18,16 +18,8 @@ from openvse.files import parse_json
 from openvse.media.segments import file_of
 
 TITLE_KEYS = (
-    "caption",
-    "captions",
-    "title",
-    "headline",
-    "sentences",
-    "sentence",
-    "description",
-    "label",
-    "text",
-    "alt",
+    *("caption", "captions", "title", "headline", "sentences"),
+    *("sentence", "description", "label", "text", "alt"),
 )
 """Keys of the metadata whose texts may represent an item, the best first."""
 
@@ -77,10 +69,22 @@ _LEFT_OUT = re.compile(
     "\ufff9-\ufffb\U000e0001\U000e0020-\U000e007f]"  # these and the line before are characters of format
 )
 _LETTERS = str.maketrans({"ł": "l", "ø": "o", "đ": "d", "æ": "ae", "œ": "oe", "\u0131": "i", "\u200b": " "})
-_FUNCTION_WORDS = re.compile(  # of English, German, French, Italian and Spanish
-    "a|an|and|are|as|at|by|for|from|in|is|it|its|of|on|or|the|their|to|with|am|auf|das|dem|den|der|die|ein|eine|im|mit|"
-    "und|von|zu|au|aux|avec|dans|de|des|du|en|et|la|le|les|sur|un|une|con|da|del|di|e|el|il|las|lo|los|una|y"
-)
+_OF_LANGUAGES = {
+    "english": "a an and are as at by for from in is it its of on or the their to with",
+    "german": "am auf das dem den der die ein eine im in mit und von zu",
+    "french": "au aux avec dans de des du en et la le les sur un une",
+    "italian": "a con da del di e il in la le lo un una",
+    "spanish": "a con de del el en la las los un una y",
+}
+FUNCTION_WORDS = frozenset(" ".join(_OF_LANGUAGES.values()).split())
+"""Words that say little, of the languages whose stems are known."""
+
+PLURALS = {"children": "child", "men": "man", "women": "woman", "people": "person", "feet": "foot", "teeth": "tooth"}
+PLURALS |= {"geese": "goose", "mice": "mouse", "leaves": "leaf", "wolves": "wolf", "knives": "knife", "calves": "calf"}
+"""English plurals that are no longer words."""
+
+_SHORTEST = 3  # letters of a word with other forms, or of a beginning
+_EXACT = re.compile('["“”„«»]([^"“”„«»]+)["“”„«»]')
 
 
 def words_of(stored: bytes, metadata: str | None) -> str:
@@ -146,8 +150,34 @@ def query_words(text: str) -> dict[str, list[str]]:
     for word in filter(None, map(_bare, _BETWEEN_WORDS.split(text))):
         if parts := _parts(word):
             words.setdefault(" ".join(parts), word)
-    telling = {key: word for key, word in words.items() if not _FUNCTION_WORDS.fullmatch(key)}
+    telling = {key: word for key, word in words.items() if key not in FUNCTION_WORDS}
     return {word: key.split() for key, word in islice((telling or words).items(), MOST_WORDS)}
+
+
+def stretched(text: str) -> dict[str, bool]:
+    """Return the words of a query that stand for others, too: as their beginning (``sunfl*``), or by their stem.
+
+    A word in quotation marks stands for itself.
+    """
+    begin = {_bare(word) for word in _BETWEEN_WORDS.split(text) if word.endswith("*")}
+    exact = {word for quoted in _EXACT.findall(text) for word in query_words(quoted)}
+    words = {word: "".join(parts) for word, parts in query_words(text).items() if len(parts) == 1}
+    told = [word for word, part in words.items() if part.isalpha() and part not in FUNCTION_WORDS]
+    return {word: word in begin for word in told if len(words[word]) >= _SHORTEST and word not in exact}
+
+
+def stemmer(counts: Mapping[str, int]) -> Callable[[str], str]:
+    """Return the function that reduces a word to its stem, in the language whose function words most items have.
+
+    Without any, this is English. Without the package ``snowballstemmer``, every word is its stem.
+    """
+    language = max(_OF_LANGUAGES, key=lambda one: sum(counts.get(word, 0) for word in _OF_LANGUAGES[one].split()))
+    try:
+        from snowballstemmer import stemmer as snowball  # takes 15 ms
+    except ImportError:
+        return str
+    stem: Callable[[str], str] = snowball(language).stemWord
+    return (lambda word: stem(PLURALS.get(word, word))) if language == "english" else stem
 
 
 def _bare(word: str) -> str:

@@ -253,8 +253,7 @@ class IndexWriter:
 
     def finish(self) -> None:
         """Commit, and note that the indexing is complete. Raise IndexFormatError if the disk refuses."""
-        waiting = any((self._pending, self._dropped, self._steps, self._notes))
-        changed = waiting or self.first_unfinished
+        changed = any((self._pending, self._dropped, self._steps, self._notes)) or self.first_unfinished
         if (database := self._database) is not None and not changed:
             changed = not set(self._roots) <= set(database.roots())
         with disk_errors(self._folder):
@@ -306,8 +305,7 @@ class IndexWriter:
                     numbers[file] = database.new_file(file.path.name, file.rows)
                 else:
                     numbers[file] = number
-                    noted = "UPDATE segments SET rows = ? WHERE segment = ?"
-                    database.change(noted, values=(file.rows, number))
+                    database.change("UPDATE segments SET rows = ? WHERE segment = ?", values=(file.rows, number))
             database.set_roots(self._roots)
             placed = ((entry, numbers[file], row, checksum) for entry, file, row, checksum in self._pending)
             database.put(placed, self.run)

@@ -11,9 +11,6 @@ from threading import get_ident
 
 import torch
 
-MOST_UNITS = 64
-"""The most units of a GRU whose weights fit into the registers of a program on a GPU."""
-
 _tracing: set[int] = set()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any, no_type_check
 
 import torch
@@ -11,7 +10,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence
 
-from openvse.kernels import MOST_UNITS, is_traced
+from openvse.kernels import is_traced
+from openvse.registry import installed, load_part
 from openvse.types import moved, on_cpu
 
 # Rows of packed sequences are rounded up to a multiple of this. oneDNN compiles a kernel for each new shape and stride
@@ -26,26 +26,17 @@ def packed_gru(
 
     On a CPU, PyTorch's backward pass adds up the gradient of the weights, and of the whole packed batch, once for each
     time step and direction. Here both directions take each step together, and each of the two gradients is one matrix
-    product after the last step (benchmarks/gru.py). A GPU with Triton walks a GRU of few units by one kernel for each
-    pass. Return the states of both directions, 0 at padding, and the last.
+    product after the last step (benchmarks/gru.py). On a GPU, an installed package may have a kernel for it (the entry
+    point ``kernel.gru``). Return the states of both directions, 0 at padding, and the last.
     """
     if is_traced():
         return _scanned_gru(gru, values, mask)
-    if values.is_cuda and gru.hidden_size <= MOST_UNITS and find_spec("triton") is not None:
-        return _walked_gru(gru, values, mask)
+    if values.is_cuda and (entry := installed("kernel").get("gru")) is not None:
+        lengths = mask.sum(dim=1)
+        if (states := load_part(entry)(gru, values, lengths)) is not None:
+            last = (lengths - 1).view(-1, 1, 1).expand(-1, -1, gru.hidden_size)
+            return states, torch.stack([states[0].gather(1, last).squeeze(1), *states[1:, :, 0]])
     return _packed_gru(gru, values, mask)
-
-
-def _walked_gru(
-    gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]
-) -> tuple[Float[Tensor, "W B N H"], Float[Tensor, "W B H"]]:
-    """Run a GRU of few units by the kernel. Nothing waits for the lengths, which stay on the device."""
-    from openvse.kernels.gru import walked_states
-
-    lengths = mask.sum(dim=1)
-    states = walked_states(gru, values, lengths)
-    last = states[0].gather(1, (lengths - 1).view(-1, 1, 1).expand(-1, -1, gru.hidden_size)).squeeze(1)
-    return states, torch.stack([last, *states[1:, :, 0]])
 
 
 def _packed_gru(

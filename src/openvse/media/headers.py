@@ -202,8 +202,7 @@ def read_xmp(packet: bytes | str, source: FactSource = FactSource.XMP) -> Said:
     def texts(*names: str, among: Sequence[ElementTree.Element] = own) -> list[str]:
         stated = [each for name in names for node in among for each in _values(node, name)]
         ranked = sorted(stated, key=lambda each: each[0] not in _DEFAULT)
-        plain = (plain_text(text) for _, text in ranked)
-        return [*islice(dict.fromkeys(filter(None, plain)), _MOST)]
+        return [*islice(dict.fromkeys(filter(None, (plain_text(text) for _, text in ranked))), _MOST)]
 
     def first(*names: str) -> str:
         return next(iter(texts(*names)), "")
@@ -399,8 +398,7 @@ def plain_text(value: object) -> str:
     if not isinstance(value, str):
         return ""
     text = value.partition("\0")[0].encode("utf-8", "replace").decode()
-    plain = "".join(each if each.isprintable() else " " for each in text)
-    return " ".join(plain.split())[:_LONGEST]
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())[:_LONGEST]
 
 
 def _of_iptc(image: Image.Image | None) -> Said:

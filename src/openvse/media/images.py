@@ -394,7 +394,10 @@ def _opened(source: ImageLike, limit: int) -> AbstractContextManager[Image.Image
         case Image.Image() if min(source.size):
             return alone_with(source)
         case np.ndarray():
-            return nullcontext(_from_array(source))
+            channels = source.shape[2] if source.ndim == 3 else 1
+            if source.dtype != np.uint8 or source.ndim not in (2, 3) or channels not in (1, 3, 4) or not source.size:
+                raise BadImageError("give uint8 [H, W], [H, W, 3] or [H, W, 4]")
+            return nullcontext(Image.fromarray(source[:, :, 0] if source.ndim == 3 and channels == 1 else source))
         case bytes() | PackedFile():
             content = source if isinstance(source, bytes) else source.read_bytes()
             name, size = "" if isinstance(source, bytes) else source.name, len(content)
@@ -462,13 +465,6 @@ def _foreign(start: bytes, file: Path | io.BytesIO) -> str:
     if not kind and not isinstance(file, io.BytesIO):
         kind = foreign_kind(file.name)
     return f"it is {kind}: {remedy(kind)}" if kind else ""
-
-
-def _from_array(array: np.ndarray) -> Image.Image:
-    channels = array.shape[2] if array.ndim == 3 else 1
-    if array.dtype != np.uint8 or array.ndim not in (2, 3) or channels not in (1, 3, 4) or not array.size:
-        raise BadImageError("give uint8 [H, W], [H, W, 3] or [H, W, 4]")
-    return Image.fromarray(array[:, :, 0] if array.ndim == 3 and channels == 1 else array)
 
 
 def _to_srgb(image: Image.Image, *, given: bool) -> Image.Image:

@@ -19,10 +19,6 @@ _LENGTH_BITS = (9, 13, 18, 30)
 _RATIOS = ((1, 1), (1, 1), (6, 5), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
 
-def _is_jxl(start: bytes) -> bool:
-    return start.startswith((_CODESTREAM, _CONTAINER))
-
-
 def boxes_of(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the type and the content of each box of a file. A bare codestream has none."""
     at = len(content) if content.startswith(_CODESTREAM) else 0
@@ -108,7 +104,7 @@ JXL = ImageFormat(
     "JPEG XL",
     "jxl",
     pillow="JXL",
-    begins=_is_jxl,
+    begins=lambda start: start.startswith((_CODESTREAM, _CONTAINER)),
     opens=_opened,
     size=size_of,
     package="pillow_jxl",

@@ -180,8 +180,7 @@ def near_pairs(looks: Sequence[Look], wanted: Wanted = lambda one, other: True) 
     for rows, columns in _candidates(signs):
         difference = colours[rows].astype(np.float32) - colours[columns]
         near = np.sqrt((difference**2).mean(axis=1)) <= _MAX_COLOUR
-        each = zip(rows[near].tolist(), columns[near].tolist(), strict=True)
-        for pair in each:
+        for pair in zip(rows[near].tolist(), columns[near].tolist(), strict=True):
             if wanted(*pair) and _agree(*(_opened(looks[number].copy) for number in pair)):
                 yield pair
 

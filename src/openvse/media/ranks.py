@@ -78,11 +78,9 @@ def first_stated(ranked: Iterable[Mapping[str, object]]) -> Header:
     return facts
 
 
-def differing(own: Iterable[Said], beside: Iterable[Said]) -> list[str]:
-    """Return the keys in which the sidecars of a file say something else than the file, apart from its path."""
-    stated = [each for each in own if each.source not in (FactSource.NAME, FactSource.FOLDERS)]
-    held, counts = ranked_facts(stated), ranked_facts([*stated, *beside])
-    return [key for key in held if not _agree(key, counts.get(key, held[key]), held[key])]
+def differing(held: Header, counts: Header) -> list[str]:
+    """Return the keys of facts that others lack, or state otherwise and not only more or less exactly."""
+    return [key for key in held if key not in counts or not _agree(key, counts[key], held[key])]
 
 
 def _taken(ranked: Sequence[Said]) -> str:

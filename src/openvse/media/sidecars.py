@@ -43,9 +43,10 @@ _NUMBER, _WORD, _SIGN = re.compile(r"\(\d+\)"), re.compile(r"-\D*"), re.compile(
 
 @dataclass
 class FileFacts:
-    """The facts of a file and its sidecars, a line for each unusable one, and the fields in which it differs."""
+    """The facts of a file and its sidecars, also without those of its path, their faults, and where they differ."""
 
     header: Header = field(default_factory=dict)
+    stated: Header = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     differing: dict[str, Path] = field(default_factory=dict)
 
@@ -182,8 +183,7 @@ class Sidecars:
                     by_number[each] = own
         self._match(lacking, titled, _plain)
         self._match(lacking, by_number, _plain)
-        stems = {each: of._replace(base=of.stem) for each, of in titled.items()}
-        self._match(lacking, stems, _plain, cut=True)
+        self._match(lacking, {each: of._replace(base=of.stem) for each, of in titled.items()}, _plain, cut=True)
         for name, found in self._of.items():
             for each in found.get(FactSource.TAKEOUT, ()):
                 own = _name_of(name)
@@ -211,7 +211,9 @@ def read_facts(path: Path, sidecars: Sequence[Path] = (), folders: int = 0) -> F
     if "place" not in facts.header:
         by_name = said_of_place(facts.header.get("latitude"), facts.header.get("longitude"))
         facts.header = ranked_facts([*own, *beside, by_name])
-    facts.differing = dict.fromkeys(differing(own, beside), path)
+    inside = [each for each in own if each.source not in (FactSource.NAME, FactSource.FOLDERS)]
+    facts.stated = ranked_facts([*inside, *beside])
+    facts.differing = dict.fromkeys(differing(ranked_facts(inside), facts.stated), path)
     return facts
 
 

@@ -257,8 +257,7 @@ def _video_frames(source: Any, choose: Chooser, known: _FrameTable | None) -> It
         _check_size(stream.width, stream.height)
         stream.codec_context.thread_count = 1  # callers decode many clips in parallel
         table = known or _FrameTable.read(container, stream)
-        wanted = [int(table.times[n]) for n in choose(*table.seconds())]
-        for frame in _decoded(container, stream, wanted, table):
+        for frame in _decoded(container, stream, [int(table.times[n]) for n in choose(*table.seconds())], table):
             _check_size(frame.width, frame.height)  # a stream may change its size
             yield _upright(frame)
 

@@ -242,8 +242,7 @@ def _take_answers(model: Any, start: Any) -> Origin:
     """Copy the rows of the last layer of an answerer, answer by answer."""
     mine, theirs = model.classifier, start.classifier
     if mine.in_features != theirs.in_features:
-        note = f"{mine.in_features} wide in place of {theirs.in_features}"
-        return Origin("classifier", False, note)
+        return Origin("classifier", False, f"{mine.in_features} wide in place of {theirs.in_features}")
     places = {answer: index for index, answer in enumerate(start.answers.answers)}
     answers = model.answers.answers
     known = [(index, places[answer]) for index, answer in enumerate(answers) if answer in places]

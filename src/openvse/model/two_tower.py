@@ -335,5 +335,4 @@ def embed(
     if not parts:
         raise DataError("there is nothing to embed: give at least one item that can be read")
     parts[-1] = parts[-1].to("cpu")
-    joined = EmbeddingSet.concatenate(parts)
-    return joined[torch.from_numpy(np.argsort(np.concatenate(positions), kind="stable"))]
+    return EmbeddingSet.concatenate(parts)[torch.from_numpy(np.argsort(np.concatenate(positions), kind="stable"))]

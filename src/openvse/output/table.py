@@ -155,8 +155,7 @@ class _Column:
         figures = not any(_WORD.search(cell.replace(" to ", " ")) for cell in cells[1:])
         numbers = [line for cell in cells[1:] if figures for line in cell.split("\n")]
         least = max(map(len, [*words, *numbers]), default=0)
-        lines = [line for cell in cells for line in cell.split("\n")]
-        return cls(cells, least, max(map(len, lines)), not figures)
+        return cls(cells, least, max(map(len, [line for cell in cells for line in cell.split("\n")])), not figures)
 
 
 def _blocks(columns: Sequence[_Column], width: int) -> list[list[_Column]]:

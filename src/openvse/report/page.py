@@ -214,8 +214,7 @@ def _chart(lines: Sequence[_Line], x: str, y: str) -> str:
         figure = new_figure(COLUMN, 2.1)
         axes = figure.subplots()
         for name, places, values, number in lines:
-            marker = "o" if len(places) <= _DOTS else ""
-            axes.plot(places, values, color=colour(number), marker=marker, label=name)
+            axes.plot(places, values, color=colour(number), marker="o" if len(places) <= _DOTS else "", label=name)
         axes.set_xlabel(x)
         axes.grid(axis="y", linewidth=0.4, alpha=0.4)
         every = [value for _, _, values, _ in lines for value in values]
@@ -259,8 +258,7 @@ def _pooling(reports: Sequence[MeasuredReport]) -> Iterator[str]:
     for each in reports:
         if each.run.records is None:
             continue
-        curves = each.run.records.curves(each.run.best_epoch)
-        for part, sizes in _by_part(curves).items():
+        for part, sizes in _by_part(each.run.records.curves(each.run.best_epoch)).items():
             lines = [
                 (f"{size} elements", [float(place) for place in range(1, size + 1)], values, number)
                 for number, (size, values) in enumerate(sizes.items())
@@ -479,8 +477,7 @@ def _parts(spec: Mapping[str, Any]) -> str:
         if isinstance(tower := spec.get(side), Mapping)
     ]
     others = [f"{kind}: {name(spec[kind])}" for kind in ("similarity", "fusion") if spec.get(kind)]
-    width = [f"width {spec['embed_dim']}"] if "embed_dim" in spec else []
-    return "; ".join([*towers, *others, *width])
+    return "; ".join([*towers, *others, *([f"width {spec['embed_dim']}"] if "embed_dim" in spec else [])])
 
 
 def _epochs(run: ReportedRun) -> str:
@@ -502,8 +499,7 @@ def _environment(run: ReportedRun) -> Iterator[tuple[str, str]]:
     resumed = {1: "", 2: ", resumed once"}.get(len(sessions), f", resumed {len(sessions) - 1} times")
     yield "Started", str(sessions[0].get("started", "")) + resumed
     yield "Machine", ", ".join(str(last[key]) for key in ("device", "system", "precision") if last.get(key))
-    versions = (f"{name} {last[name]}" for name in ("openvse", "torch", "python") if last.get(name))
-    yield "Software", ", ".join(versions)
+    yield "Software", ", ".join(f"{name} {last[name]}" for name in ("openvse", "torch", "python") if last.get(name))
     commits = dict.fromkeys(str(session["commit"]) for session in sessions if session.get("commit"))
     yield "Commit of openvse", ", ".join(commits)
 

@@ -304,8 +304,7 @@ def difference_table(comparison: Comparison, contrast: RowContrast) -> Table:
         cells = f"{difference.change:+.1f}", f"{low:+.1f} to {high:+.1f}", f"{difference.smallest:.1f}"
         verdict = {1: f"{second} is better", -1: f"{first} is better", 0: "not shown"}[difference.verdict]
         lines.append([metric_title(metric), *cells, verdict])
-    header = [f"{second} - {first}", "difference", f"{CONFIDENCE:.0%} interval", "would show", ""]
-    return Table(header, lines)
+    return Table([f"{second} - {first}", "difference", f"{CONFIDENCE:.0%} interval", "would show", ""], lines)
 
 
 def sign_table(comparison: Comparison, contrast: RowContrast) -> Table:

@@ -70,8 +70,7 @@ class Preprocessing:
             return self._normalised(self._resized(image))
         most = max(size[1] for size in self.sizes)
         squares = [self._normalised(stretched(image, size[::-1], self.resample)) for size in self.sizes]
-        wide = [np.pad(each, ((0, 0), (0, 0), (0, most - each.shape[2]))) for each in squares]
-        return np.concatenate(wide, axis=1)
+        return np.concatenate([np.pad(each, ((0, 0), (0, 0), (0, most - each.shape[2]))) for each in squares], axis=1)
 
     def _resized(self, image: Image) -> Image:
         if self.sizes:
@@ -109,8 +108,7 @@ class VocabularyTokenizer:
     def __init__(
         self, folder: Path, *, file: str, splitter: str, boundaries: bool, max_words: int | None, nearest: bool
     ) -> None:
-        split = WORD_SPLITTERS.get(splitter)()
-        self._vocabulary = Vocabulary.load(folder / file, split=split, nearest=nearest)
+        self._vocabulary = Vocabulary.load(folder / file, split=WORD_SPLITTERS.get(splitter)(), nearest=nearest)
         self._boundaries, self._max_words = boundaries, max_words
 
     def tokenize(self, captions: Sequence[str]) -> list[list[int]]:

@@ -124,8 +124,7 @@ def measure_attraction(
     for start in range(0, num_items, _ROWS):
         rows = slice(start, min(start + _ROWS, num_items))
         scores = np.asarray(score(rows), np.float64)
-        parts = [_soft_mean(part, beta) for part in (scores[:, :middle], scores[:, middle:])]
-        halves[rows] = np.stack(parts, axis=1)
+        halves[rows] = np.stack([_soft_mean(part, beta) for part in (scores[:, :middle], scores[:, middle:])], axis=1)
     return np.where(np.isfinite(halves), halves, np.float32(0))
 
 

@@ -97,8 +97,7 @@ def update_bank(
     stamps: Any = database.read("SELECT key, checksum FROM items ORDER BY key")
     is_none = str(held["source"]) == _NONE
     if not is_none and not np.array_equal(np.stack([held["keys"], held["checksums"]], axis=1), stamps):
-        index = Index.of(folder, found.manifest, database)
-        held = _followed(held, index, comparison_of(model, found.manifest.holds))
+        held = _followed(held, Index.of(folder, found.manifest, database), comparison_of(model, found.manifest.holds))
     if held is not before:
         write_arrays(folder, held)
     if is_none:

@@ -9,9 +9,10 @@ import json
 import logging
 import math
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -20,16 +21,16 @@ from jaxtyping import Bool, Float, Int
 
 from openvse.errors import EngineError, MissingItemError
 from openvse.indexing.conditions import Condition, Read, all_of, allowed_items, condition_warnings
-from openvse.indexing.database import Database, WordTable, add_functions, add_readings, encode_id
+from openvse.indexing.database import Database, Forms, WordTable, add_functions, add_readings, any_of, encode_id
 from openvse.indexing.index import Index
-from openvse.indexing.words import misread_as, query_words
+from openvse.indexing.words import FUNCTION_WORDS, misread_as, query_words, stemmer, stretched
 from openvse.media.segments import file_of
 from openvse.media.text_reading import as_read, lines_in
 from openvse.search.bank import read_penalties
 from openvse.search.exact import EmbeddedQueries, ExactSearch, ItemComparison
 from openvse.search.proposing import Searcher, StoreSearch
-from openvse.search.rank_fusion import MOST, WordHits
-from openvse.search.text_hits import LOOKED_AT, Forms, ReadText, Words, beside_each_other, joined_words
+from openvse.search.rank_fusion import MOST, Found, WordHits
+from openvse.search.text_hits import LOOKED_AT, ReadText, beside_each_other, joined_words
 from openvse.stores import EngineAddress, ItemFacts, open_vector_store, store_kind
 from openvse.stores.base import CatalogueStore, Note, check_payloads, read_metadata
 from openvse.stores.choice import split_engine
@@ -45,6 +46,7 @@ FEW = 10
 
 _MISREAD = 2  # words of a query up to which misread ones are looked up
 _ROWS = 50_000  # items with words of a sentence that are looked up in any index, and a third of a larger one
+_KNOWN = 10_000  # words whose other forms are kept in memory
 _FIELDS_FROM = 2000  # items whose metadata are looked at for the names of fields
 
 
@@ -153,6 +155,8 @@ class IndexCatalogue(Catalogue):
         self.hub_range = 0.0 if self._penalties is None or not len(index) else float(np.ptp(self._penalties))
         with index.database() as database:
             self._reads_text = database.has("readings")
+        self._stem: Callable[[str], str] | None = None
+        self._forms_of = lru_cache(_KNOWN)(database.forms_of)
         self._looked_up: tuple[tuple[Condition, ...], Bool[np.ndarray, "count"] | None] = (), None
 
     def __len__(self) -> int:
@@ -187,38 +191,52 @@ class IndexCatalogue(Catalogue):
         """Return the items that have words of a sentence, looked up from the rarest on.
 
         A word that more than ``COMMON`` of the searched items have is left out if a rarer one finds something, and so
-        is one that would take too long then.
+        is one that would take too long then. It only orders items that are equal otherwise.
         """
-        words, searched = query_words(text), self.count(where)
+        forms, searched = self._forms(text), self.count(where)
         with self.index.database() as database:
-            named, counts = self._having(database, words, where)
-            hits = WordHits.of(named, searched, len(self))
-            if len(words) == 1 and not where:
+            named, counts, inexact = self._having(database, forms, where)
+            hits = WordHits.of(named, searched, len(self), inexact=inexact)
+            if len(forms) == 1 and not where:
                 whole = sum(counts.values())
             else:  # a common word that was not looked up is spread evenly
-                common = (min(1.0, counts.get(each, 0) / max(1, searched)) for each in words if each not in named)
+                common = (min(1.0, counts.get(each, 0) / max(1, searched)) for each in forms if each not in named)
                 whole = round(int((hits.bits == (1 << len(named)) - 1).sum()) * math.prod(common))
             hits = replace(hits, whole=whole)
-            if not self._reads_text:
-                return hits
-            read, forms = self._read(database, words, where, nothing_else=not hits)
-            return replace(joined_words(hits, read) if read else hits, forms=forms, whole=whole)
+            if self._reads_text:
+                read, read_forms = self._read(database, text, where, nothing_else=not hits)
+                hits = replace(joined_words(hits, read) if read else hits, forms=read_forms, whole=whole)
+            ties, found = np.zeros(len(hits), np.int64), any_of(*(form for word in named for form in forms[word]))
+            for word in counts.keys() - named.keys() if named else ():
+                having = np.zeros(len(self), bool)
+                having[self.index.of_keys(database.matching(f"{found} AND {any_of(*forms[word])}", -1))] = True
+                ties += having[hits.positions]
+            return replace(hits, ties=ties)
+
+    def _forms(self, text: str, table: WordTable = "words") -> dict[str, list[list[str]]]:
+        """Return the words of a query, with the words of a table that stand for them, too."""
+        forms = {word: [parts] for word, parts in query_words(text).items()}
+        with self.index.database() as database:
+            self._stem = self._stem or stemmer(database.known(FUNCTION_WORDS))
+            for word, begins in stretched(text).items():
+                forms[word] += self._forms_of(forms[word][0][0], None if begins else self._stem, table)
+        return forms
 
     def _read(
-        self, database: Database, words: Words, where: Sequence[Condition], *, nothing_else: bool
+        self, database: Database, text: str, where: Sequence[Condition], *, nothing_else: bool
     ) -> tuple[WordHits, Forms]:
         """Return the items in which words were read, and the parts of words that represent each word.
 
         If nothing has a word of a short query exactly, possible misreadings of its words are looked up.
         """
-        forms: dict[str, list[list[str]]] = {word: [parts] for word, parts in words.items()}
-        searched = self.count(where)
-        found, counts = self._having(database, words, where, "texts")
+        forms, searched = self._forms(text, "texts"), self.count(where)
+        words = query_words(text)
+        found, counts, _ = self._having(database, forms, where, "texts")
 
         def look_up(others: Mapping[str, list[list[str]]]) -> None:
             for word, parts in others.items():
                 forms[word] += parts
-                some, _ = self._having(database, {" ".join(each): each for each in parts}, where, "texts")
+                some, *_ = self._having(database, {" ".join(each): [each] for each in parts}, where, "texts")
                 held = [*some.values(), *([found[word]] if word in found else ())]
                 found.update({word: np.unique(np.concatenate(held))} if some else {})
 
@@ -249,21 +267,26 @@ class IndexCatalogue(Catalogue):
         return [known.get(key, missing) for key in keys]
 
     def _having(
-        self, database: Database, words: Words, where: Sequence[Condition], table: WordTable = "words"
-    ) -> tuple[dict[str, Int[np.ndarray, "_"]], dict[str, int]]:
-        """Return the positions of the items that have each word in a table, and counts of items."""
+        self, database: Database, forms: Forms, where: Sequence[Condition], table: WordTable = "words"
+    ) -> tuple[dict[str, np.ndarray], dict[str, int], Found]:
+        """Return the items that have a form of each word in a table, counts, and those without the word itself."""
         allowed, searched = self.allowed(where), self.count(where)
         room = max(_ROWS, len(self) // 3)
         outside, most = len(self) - searched, max(FEW, int(COMMON * searched))
-        positions_of: dict[str, Int[np.ndarray, "_"]] = {}
+        positions_of, inexact = dict[str, np.ndarray](), dict[str, np.ndarray]()
         limit, is_rare = (room if allowed is None else -1), False
-        if allowed is None and len(words) == 1:
+        if allowed is None and len(forms) == 1:
             limit = MOST
-        counts = database.rarest_first(words, table)
-        for word, count in counts:
+        counts = database.rarest_first(forms, table)
+        for word, count in [*counts.items()]:
             if positions_of and (count > room or (is_rare and count - outside > most)):
                 break
-            positions = self.index.of_keys(database.having(words[word], limit, table))
+            own, *others = forms[word]
+            positions = self.index.of_keys(database.having(own, limit, table))
+            if others:
+                keys = database.matching(f"{any_of(*others)} NOT {any_of(own)}", limit, table)
+                positions = np.concatenate([positions, inexact.setdefault(word, self.index.of_keys(keys))])
+                counts[word] = len(positions) if count < limit else count
             room -= count
             if allowed is not None:
                 positions = positions[allowed[positions]]
@@ -271,10 +294,10 @@ class IndexCatalogue(Catalogue):
                 positions_of[word], is_rare = positions, is_rare or len(positions) <= most
         chosen = {
             word: positions_of[word]
-            for word in words
+            for word in forms
             if word in positions_of and (len(positions_of[word]) <= most or not is_rare)
         }
-        return chosen, dict(counts)
+        return chosen, counts, {word: each for word, each in inexact.items() if word in chosen}
 
     def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
         return self.index.gather(positions).astype(np.float32, copy=False)

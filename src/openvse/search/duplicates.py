@@ -18,6 +18,7 @@ from openvse.media.formats import HEIC, RAW
 from openvse.media.listing import each_once, list_media
 from openvse.media.names import format_of
 from openvse.media.near_duplicates import SeenImage, duplicate_pairs, page_comparison, see_images
+from openvse.media.ranks import Header, differing
 from openvse.media.sidecars import Sidecars, read_facts
 from openvse.search.scenes import SAME, are_same, unit_vectors
 
@@ -33,12 +34,23 @@ class _ImageFile(NamedTuple):
     size: int
     modified_ns: int
     pixels: int = 0
-    facts: int = 0  # as many as it and its sidecars state
+    facts: Header = {}  # noqa: RUF012 - that it and its sidecars state; not changed
+
+
+class DuplicateGroup(list[Path]):
+    """The files of a group, the one to keep first, ``why`` it is, and ``lost``: by file, the facts that it lacks."""
+
+    def __init__(self, files: Sequence[_ImageFile]) -> None:
+        super().__init__(file.path for file in files)
+        kept, *others = files
+        self.why = _reason(kept, others[0])
+        lost = ((file, {key: file.facts[key] for key in differing(file.facts, kept.facts)}) for file in others)
+        self.lost: dict[Path, Header] = {file.path: facts for file, facts in lost if facts}
 
 
 def find_duplicates(
     source: str | Path, threshold: float | None = None, progress: Callable[[int, int], None] | None = None
-) -> tuple[list[list[Path]], list[tuple[Path, str]]]:
+) -> tuple[list[DuplicateGroup], list[tuple[Path, str]]]:
     """Find images that are equal or nearly equal.
 
     All images of a folder are decoded and compared by a perceptual hash and then by their pixels, which needs no model.
@@ -57,7 +69,8 @@ def find_duplicates(
     Returns:
         The groups, the largest first. The first image of a group is the one to keep: a raw file, the one with the most
         pixels, of a folder the one with the most facts (date, camera, caption), also in sidecars, then the largest
-        file, the oldest, and the shortest path. Each of the others is nearly the same as it.
+        file, the oldest, and the shortest path. Each of the others is nearly the same as it. A group says why
+        (``why``), and which facts only the others state (``lost``).
         Also path and reason of the images that cannot be read.
 
     Raises:
@@ -87,12 +100,12 @@ def find_duplicates(
         if image.look is None:
             failed.append((path, image.reason))
             continue
-        facts = read_facts(path, [listing.root / each for each in sidecars.of(name)]).header
-        seen.append((_ImageFile(path, status.st_size, status.st_mtime_ns, image.pixels, len(facts)), image))
+        facts = read_facts(path, [listing.root / each for each in sidecars.of(name)]).stated
+        seen.append((_ImageFile(path, status.st_size, status.st_mtime_ns, image.pixels, facts), image))
     return _among(seen), failed
 
 
-def _among(seen: list[tuple[_ImageFile, SeenImage]]) -> list[list[Path]]:
+def _among(seen: list[tuple[_ImageFile, SeenImage]]) -> list[DuplicateGroup]:
     """Return the groups of decoded images."""
     seen.sort(key=lambda each: _worth(each[0]))
     files = [file for file, _ in seen]
@@ -120,7 +133,7 @@ def _may_go(better: Path, other: Path) -> bool:
     return format_of(other.name) is not RAW and not (is_shot and kinds & {RAW, HEIC} and len(kinds) > 1)
 
 
-def _in_index(index: Index, threshold: float) -> list[list[Path]]:
+def _in_index(index: Index, threshold: float) -> list[DuplicateGroup]:
     """Return the groups of the images of an index, without segments of clips."""
     check_number("threshold", threshold, 0, 1, above=True)
     if index.manifest.holds == "sentences":
@@ -145,8 +158,7 @@ def _near(index: Index, order: Int[np.ndarray, "n"], threshold: float) -> Iterat
     count = len(order)
 
     def block(start: int) -> Float[np.ndarray, "R K D"]:
-        some = index.gather(order[start : start + _ROWS])
-        return unit_vectors(some, are_gaussians=index.manifest.gaussians)
+        return unit_vectors(index.gather(order[start : start + _ROWS]), are_gaussians=index.manifest.gaussians)
 
     for first in range(0, count, _ROWS):
         rows = block(first)
@@ -170,13 +182,21 @@ def _groups(pairs: Iterable[tuple[int, int]], gone: set[int]) -> dict[int, list[
     return groups
 
 
-def _paths(images: Sequence[_ImageFile], groups: Mapping[int, Sequence[int]]) -> list[list[Path]]:
-    """Return the paths of groups, the largest group first, and the one to keep first in each."""
-    paths = [[images[place].path for place in (best, *sorted(others))] for best, others in groups.items()]
-    return sorted(paths, key=lambda group: (-len(group), encode_id(str(group[0]))))
+def _paths(images: Sequence[_ImageFile], groups: Mapping[int, Sequence[int]]) -> list[DuplicateGroup]:
+    """Return the groups, the largest first, and the one to keep first in each."""
+    found = [DuplicateGroup([images[place] for place in (best, *sorted(others))]) for best, others in groups.items()]
+    return sorted(found, key=lambda group: (-len(group), encode_id(str(group[0]))))
 
 
 def _worth(image: _ImageFile) -> tuple[bool, int, int, int, int, int, bytes]:
     path = str(image.path)
     is_raw = format_of(image.path.name) is RAW  # of which only the preview was decoded
-    return not is_raw, -image.pixels, -image.facts, -image.size, image.modified_ns, len(path), encode_id(path)
+    return not is_raw, -image.pixels, -len(image.facts), -image.size, image.modified_ns, len(path), encode_id(path)
+
+
+def _reason(kept: _ImageFile, other: _ImageFile) -> str:
+    """Return in what an image comes before another."""
+    states = f"states {', '.join(key for key in kept.facts if key not in other.facts)}"
+    reasons = "a raw file", "more pixels", states, "the larger file", "the older file", "the shorter path"
+    pairs = zip(reasons, _worth(kept), _worth(other), strict=False)
+    return next((reason for reason, own, others in pairs if own != others), "equal to the other")

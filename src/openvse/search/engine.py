@@ -15,11 +15,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from openvse.errors import DataError, IndexFormatError, MissingItemError
-from openvse.indexing.conditions import Condition, parse_conditions
+from openvse.indexing.conditions import Condition, parse_condition
 from openvse.indexing.index import Index
 from openvse.indexing.manifest import check_model
 from openvse.indexing.words import TITLE_KEYS, query_words
-from openvse.media.images import is_one
+from openvse.media.images import is_one, one_or_several
 from openvse.media.segments import span_of
 from openvse.media.text_reading import TextLine
 from openvse.runtime.arrays import ArraySet, embeds_gaussians, turned, uncertainties
@@ -30,13 +30,12 @@ from openvse.search.exact import EmbeddedQueries, ExactSearch, as_arrays, compar
 from openvse.search.hits import Answer, Hit, Hits, Probabilities, title_of
 from openvse.search.judgements import Judgements
 from openvse.search.provided import STORE_ADDRESS, STORE_CATALOGUE, TEACHER, Teaches
-from openvse.search.query import OneQuery, Page, Query, check_pages, each_query
+from openvse.search.query import OneQuery, Page, Query, check_pages
 from openvse.search.rank_fusion import DEPTH, Ranking, ScoreBest, WordHits, joined
 from openvse.search.scenes import are_same, first_of_scenes, unit_vectors
 from openvse.search.text_hits import lines_with
 from openvse.stores.base import Note
 from openvse.stores.choice import EngineAddress
-from openvse.tokenization.vocabulary import UnknownWord
 
 _MOST_FOLDED = 10_000
 """The largest number of items of a ranking that are searched for the first ones of scenes."""
@@ -280,7 +279,8 @@ class SearchEngine:
                 index holds no item of an id.
             ModelError: a precision needs a curve, and the model keeps none.
         """
-        asked = each_query(queries)
+        several = [queries] if isinstance(queries, Query) else one_or_several(queries, "queries")
+        asked = [each if isinstance(each, str) and not each.strip() else Query.of(each) for each in several]
         pages = [page or Page()] * len(asked) if page is None or isinstance(page, Page) else list(page)
         full = [number for number, each in enumerate(asked) if isinstance(each, Query)]
         if asked and not full:
@@ -337,13 +337,14 @@ class SearchEngine:
             rankings = self._ranked(some, embedded.some(np.array(numbers)))
             shown |= zip(numbers, map(self._shown, some, rankings), strict=True)
         about = self._about([each for page in shown.values() for each in page.ranking.positions.tolist()])
-        unknown, warnings = self._unknown_words(queries), self._warnings([each.where for each in searches])
+        look_up = getattr(self._model, "unknown_words", lambda texts: [()] * len(texts))
+        unknown, warnings = look_up([each.text for each in queries]), self._warnings([each.where for each in searches])
         return [
             Answer(
                 self._hits(each, shown[number], about),
                 0 if each.where and shown[number].is_empty else each.searched,
                 shown[number].more,
-                unknown[number],
+                tuple(unknown[number]),
                 each.probabilities if each.query.is_sentence else None,
                 warnings=warnings[each.where],
                 uncertainty=self._uncertainty(embedded, number),
@@ -371,7 +372,7 @@ class SearchEngine:
 
     def _search(self, query: Query, page: Page, said: Mapping[str, bool], curve: Calibration | None) -> _Search:
         """Return the facts of a query before it is compared with the items."""
-        where = tuple(parse_conditions(page.where))
+        where = tuple(parse_condition(each) if isinstance(each, str) else each for each in page.where)
         searched = self.catalogue.count(where)
         probabilities = Probabilities(curve, max(1, searched), page.expected, page.min_precision)
         probabilities.check()
@@ -403,8 +404,7 @@ class SearchEngine:
                 f"min_precision: too little is known of how many images show {query.text!r:.60}: say how many you "
                 f"expect, or give a longer sentence"
             )
-        known = captioned or 1.0
-        return replace(given, curve=curve, expected=expected, captioned=known, part=part)
+        return replace(given, curve=curve, expected=expected, captioned=captioned or 1.0, part=part)
 
     @cached_property
     def _sample(self) -> tuple[ExactSearch | None, float]:
@@ -634,8 +634,3 @@ class SearchEngine:
         if query.weights is not None:
             return None
         return float(uncertainties(query.parts.vectors[0], of_texts=not self._are_texts)[0])
-
-    def _unknown_words(self, queries: Sequence[Query]) -> list[tuple[UnknownWord, ...]]:
-        if (look_up := getattr(self._model, "unknown_words", None)) is None:
-            return [()] * len(queries)
-        return [tuple(words) for words in look_up([query.text for query in queries])]

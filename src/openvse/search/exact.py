@@ -116,8 +116,7 @@ def embed_queries(
                 columns[row, places[name_of(part)]] += np.float32(weight)
             parts.append(embed([*distinct.values()]))
             weights.append(columns)
-    joined = EmbeddedQueries(ArraySet.concatenate(parts), np.concatenate(weights, axis=1))
-    return joined.some(np.arange(len(queries)))
+    return EmbeddedQueries(ArraySet.concatenate(parts), np.concatenate(weights, axis=1)).some(np.arange(len(queries)))
 
 
 @dataclass(frozen=True)
@@ -297,8 +296,7 @@ class ExactSearch:
             return best
         exact, positions = self._exact(block.rows(places), part), block.positions[places]
         exact = exact if less is None else exact - less[positions]
-        new = largest(pack(exact, positions.astype(np.int64)), top_k)
-        return largest(np.concatenate([best, new], axis=1), top_k)
+        return largest(np.concatenate([best, largest(pack(exact, positions.astype(np.int64)), top_k)], axis=1), top_k)
 
     def _scores(self, block: _Block, part: EmbeddedQueries) -> tuple[Scores, float]:
         """Return scores as the processor computes them, and a bound of their error."""
@@ -320,8 +318,7 @@ class ExactSearch:
 
     def _refuse(self, block: _Block) -> NoReturn:
         """Raise an error with the cause of a score that is not finite: it would rank first."""
-        vectors = block.rows(np.arange(len(block.positions)))
-        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=(1, 2)))
+        bad = np.flatnonzero(~np.isfinite(block.rows(np.arange(len(block.positions)))).all(axis=(1, 2)))
         if not len(bad):
             raise ModelError("a score is NaN or infinite: check the query and the model's weights")
         position = int(block.positions[bad[0]])

@@ -114,14 +114,6 @@ class Query:
         return (1 - share if any(seen) else 1.0) if self.text.strip() else 0.0, each * seen[0], each * seen[1]
 
 
-def each_query(given: Any) -> list[Query | str]:
-    """Return any number of sentences, images and queries as queries. An empty sentence stays one."""
-    from openvse.media.images import one_or_several
-
-    asked = [given] if isinstance(given, Query) else one_or_several(given, "queries")
-    return [each if isinstance(each, str) and not each.strip() else Query.of(each) for each in asked]
-
-
 def only_sentences(what: str, queries: Iterable[Query | str]) -> None:
     """Raise DataError unless all queries are sentences and nothing else, which a setting needs."""
     if not all(isinstance(query, str) or query.is_sentence for query in queries):

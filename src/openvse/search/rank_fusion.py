@@ -28,6 +28,12 @@ MOST = 4096
 """The largest number of items that are found by their words."""
 
 
+_TIE, _OTHER = 1e-12, 1e-8  # common words only order equal sums, and other forms of words only equal shares
+
+Found: TypeAlias = Mapping[str, Int[np.ndarray, "_"]]
+"""The positions of the items that have each word."""
+
+
 @dataclass(frozen=True)
 class WordHits:
     """Items with words of a sentence, the best first, and equal ones by position.
@@ -35,7 +41,7 @@ class WordHits:
     A share is the part of the sentence that an item has, where a word weighs the more the fewer items have it (inverse
     document frequency). The lowest of its bits is for the first word. Weights are the words' additions to a share.
     Forms are the parts of words that represent each word, if texts were searched. ``whole`` is the number of items that
-    have all words.
+    have all words. ``ties`` is how many common words an item has that were left out.
     """
 
     positions: Int[np.ndarray, "n"] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -45,10 +51,11 @@ class WordHits:
     weights: tuple[float, ...] = ()
     forms: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     whole: int = 0
+    ties: Int[np.ndarray, "_"] = field(default_factory=lambda: np.zeros(1, np.int64))
 
     @classmethod
-    def of(cls, items: Mapping[str, Int[np.ndarray, "_"]], searched: int, size: int, missing: float = 0.0) -> WordHits:
-        """Return the items, given the positions of the items that have each word, of at most 64 words.
+    def of(cls, items: Found, searched: int, size: int, missing: float = 0.0, inexact: Found = {}) -> WordHits:  # noqa: B006
+        """Return the items, given those that have each of at most 64 words, or nothing but another form of it.
 
         The rest of the sentence has the weight ``missing``.
         """
@@ -62,14 +69,15 @@ class WordHits:
         for bit, value in enumerate(rarity):
             shares += value / whole * (held >> np.uint64(bit) & np.uint64(1))
         shares = np.round(shares, 6)
+        for positions in inexact.values():
+            shares[np.isin(hits, positions)] -= _OTHER
         if len(hits) > MOST:
             lowest = np.partition(shares, len(hits) - MOST)[len(hits) - MOST]
             better, equal = np.flatnonzero(shares > lowest), np.flatnonzero(shares == lowest)
             chosen = np.concatenate([better, equal[: MOST - len(better)]])
             hits, held, shares = hits[chosen], held[chosen], shares[chosen]
         order = np.argsort(-shares, kind="stable")
-        weights = tuple(value / whole for value in rarity)
-        return cls(hits[order], shares[order], (*items,), held[order], weights)
+        return cls(hits[order], shares[order], (*items,), held[order], tuple(value / whole for value in rarity))
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -83,13 +91,12 @@ class WordHits:
     def sums(self) -> Float[np.ndarray, "n"]:
         """Return the words' addition to each item. Items with the same share have the same rank."""
         ranks = np.searchsorted(-self.shares, -self.shares) + 1
-        sums: np.ndarray = WEIGHT * self.shares**POWER / (RRF_K + ranks)
+        sums: np.ndarray = WEIGHT * np.round(self.shares, 6) ** POWER / (RRF_K + ranks) + _TIE * self.ties
         return sums
 
     def among(self, rows: Int[np.ndarray, "n"], searched: int) -> Int[np.ndarray, "n"]:
         """Return the number of items with the words of each row. A row of -1 has none, as all that are searched."""
-        some = np.maximum(rows, 0)
-        held = np.where(rows >= 0, self.bits[some] if len(self) else 0, 0).astype(np.uint64)
+        held = np.where(rows >= 0, self.bits[np.maximum(rows, 0)] if len(self) else 0, 0).astype(np.uint64)
         counts = {each: int((self.bits & each == each).sum()) for each in np.unique(held) if each}
         return np.array([counts.get(each, searched) for each in held], np.int64)
 

@@ -53,22 +53,12 @@ def contact_sheet(
             )
             for hit in hits
         ]
-        sections.append(_section(_heading(query, asked.get(query), small), cards))
+        image = small(asked[query]) if query in asked else None
+        shown = f'<img class="asked" src="{image}" alt="">' if image else ""
+        listed = "<ol>\n{}\n</ol>".format("\n".join(cards)) if cards else "<p>No image was found.</p>"
+        sections.append(f"<section>\n<h2>{shown}{escape(query)}</h2>\n{listed}\n</section>")
     style = files("openvse.search").joinpath("contact_sheet.css").read_text(encoding="utf-8")
     return html_page(title, "\n".join(sections), note=note, style=style)
-
-
-def _heading(query: str, example: Path | None, small: Callable[[Path], str | None]) -> str:
-    """Return the query as a heading, with its image if the query is one."""
-    image = None if example is None else small(example)
-    shown = f'<img class="asked" src="{image}" alt="">' if image else ""
-    return f"<h2>{shown}{escape(query)}</h2>"
-
-
-def _section(heading: str, cards: Sequence[str]) -> str:
-    listed = "\n".join(cards)
-    answer = f"<ol>\n{listed}\n</ol>" if cards else "<p>No image was found.</p>"
-    return f"<section>\n{heading}\n{answer}\n</section>"
 
 
 def _card(hit: Hit, *, badge: str, caption: str, small: Callable[[Path | ClipSegment], str | None]) -> str:

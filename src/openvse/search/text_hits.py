@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from openvse.indexing.database import Forms
 from openvse.indexing.words import line_of
 from openvse.media.text_reading import TextLine
 from openvse.search.rank_fusion import WordHits
@@ -24,12 +25,6 @@ LOOKED_AT = 500
 """The largest number of texts that are searched for runs of lines. For the others the rarest word counts."""
 
 _SHOWN = 3  # lines of a hit
-
-Words: TypeAlias = Mapping[str, list[str]]
-"""The words of a query, each with its parts."""
-
-Forms: TypeAlias = Mapping[str, Sequence[Sequence[str]]]
-"""The parts of words that represent each word of a query: its own, or parts of misread words."""
 
 ReadText: TypeAlias = tuple[list[TextLine], str]
 """The lines of an item, and their words, a line each."""

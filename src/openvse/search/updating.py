@@ -144,8 +144,7 @@ def _allowed(
     if model.has_whole:
         if not (source := getattr(model, "source", "")) and features is None:
             return None
-        store = None if features is None else Path(features)
-        return STORED_FEATURES.get()(model, source, store)
+        return STORED_FEATURES.get()(model, source, None if features is None else Path(features))
     what = {
         "reads no clips: leave out segment_seconds": wanted.segment_seconds,
         "reads no feature store: leave out features": features,

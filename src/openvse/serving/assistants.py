@@ -93,8 +93,7 @@ class Assistants:
                 status, message = self._refusal(error)
                 if status == 500:
                     _logger.exception("a tool failed")
-                content = types.TextContent(type="text", text=message)
-                return types.CallToolResult(content=[content], is_error=True)
+                return types.CallToolResult(content=[types.TextContent(type="text", text=message)], is_error=True)
 
         server: Server[Any] = Server("openvse", version=__version__, on_list_tools=listed, on_call_tool=called)
         server.instructions = _ABOUT
@@ -179,8 +178,7 @@ def _fitted(found: Mapping[str, Any], room: int) -> types.CallToolResult:
     while True:
         lines = (f"key {hit['key']}: {hit['id']} ({hit['title']:.80})" for hit in reply.get("hits", ()))
         text = "\n".join(lines) if "hits" in reply else json.dumps(reply, ensure_ascii=False)[:_IN_SHORT]
-        content = types.TextContent(type="text", text=text)
-        result = types.CallToolResult(content=[content], structured_content=reply)
+        result = types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=reply)
         if len(result.model_dump_json(by_alias=True).encode()) <= room or longest <= 1:
             return result
         longest //= 2

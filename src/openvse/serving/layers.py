@@ -40,8 +40,7 @@ class RequestMetrics:
         self.requests = counter("requests", "Requests that were answered.", "route", "method", "status")
         seconds = "Seconds from the head of a request to the end of its reply."
         self.seconds = histogram("request_seconds", seconds, _SECONDS, "route")
-        together = "Queries that one call of the model answered."
-        self.together = histogram("gathered_queries", together, _TOGETHER)
+        self.together = histogram("gathered_queries", "Queries that one call of the model answered.", _TOGETHER)
         self.refused = counter("refused", "Requests that were refused.", "reason")
         self.reloads = counter("reloads", "Reloads of the index.", "outcome")
 
@@ -241,8 +240,7 @@ class Bounds:
             body.check_length(headers.get("content-length", ""))
             await self._app(scope, body, send)
         except HTTPException as error:
-            reply = JSONResponse({"error": error.detail}, error.status_code, error.headers)
-            await reply(scope, receive, send)
+            await JSONResponse({"error": error.detail}, error.status_code, error.headers)(scope, receive, send)
         finally:
             self.held -= body.num_bytes
 

@@ -114,8 +114,7 @@ class OpenedFile(FileResponse):
 def _held(request: Request, headers: Mapping[str, str]) -> Response | None:
     """Return the reply 304 if a client has this state of a file already, by its tag or else its time."""
     now = Headers(headers)
-    held = StaticFiles(check_dir=False).is_not_modified(now, request.headers)
-    return NotModifiedResponse(now) if held else None
+    return NotModifiedResponse(now) if StaticFiles(check_dir=False).is_not_modified(now, request.headers) else None
 
 
 def _service(request: Request) -> Service:
@@ -138,8 +137,7 @@ async def searched(
     service: Service, fields: SearchFields, page: PageFields, image: ClipSource | None = None
 ) -> dict[str, Any]:
     """Return the answer to a query of a request."""
-    asked = await _asked(service, fields, page, image)
-    return (await service.search([asked], rerank=page.rerank))[0]
+    return (await service.search([await _asked(service, fields, page, image)], rerank=page.rerank))[0]
 
 
 @api.get("/search", tags=["search"], responses=_shown(FOUND_EXAMPLE))
@@ -222,8 +220,7 @@ async def thumbnail(
     headers = {"etag": f'"{key}-{version}-{int(large)}"', "cache-control": caching}
     if (held := _held(request, headers)) is not None:
         return held
-    content = await service.thumbnail(key, large=large)
-    return Response(content, media_type="image/webp", headers=headers)
+    return Response(await service.thumbnail(key, large=large), media_type="image/webp", headers=headers)
 
 
 @api.get(
@@ -356,8 +353,7 @@ async def session(request: Request, asked: Session) -> Response:
         return JSONResponse({"error": "the token is wrong"}, 401)
     sessions: Sessions = request.app.state.sessions
     reply = JSONResponse({"status": "welcome"})
-    is_secure = request.url.scheme == "https"
-    reply.set_cookie(COOKIE, sessions.begin(), httponly=True, samesite="strict", secure=is_secure)
+    reply.set_cookie(COOKIE, sessions.begin(), httponly=True, samesite="strict", secure=request.url.scheme == "https")
     return reply
 
 

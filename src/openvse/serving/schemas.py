@@ -236,8 +236,7 @@ def asked_by(fields: SearchFields, page: PageFields, served: Served, image: Clip
     if (like := fields.like) is not None:
         is_key = like.isdecimal() and len(like) <= len(str(_LARGEST))
         asked["like"] = served.id_of(int(like) if is_key else served.key(like))
-    wanted = {name: getattr(page, name) for name in settings_of(Page)} | {"where": where}
-    return Query(**asked), Page(**wanted)
+    return Query(**asked), Page(**{name: getattr(page, name) for name in settings_of(Page)} | {"where": where})
 
 
 HIT_EXAMPLE: dict[str, Any] = {

@@ -176,8 +176,7 @@ def listen(settings: Settings) -> tuple[socket.socket, Settings]:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            stall_ms = round(1000 * settings.limits.stall_s)
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall_ms)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * settings.limits.stall_s))
         opened.bind((settings.host, settings.port))
     except (OSError, OverflowError) as error:
         opened.close()

@@ -198,8 +198,7 @@ class Service:
     @cached_property
     def _hit_reranker(self) -> RanksAgain:
         assert self.reranker is not None
-        keep_bytes = self.limits.reranked_bytes
-        return RERANKER.get()(self.reranker, top=self.settings.rerank_top, keep_bytes=keep_bytes)
+        return RERANKER.get()(self.reranker, top=self.settings.rerank_top, keep_bytes=self.limits.reranked_bytes)
 
     async def run_slow(self, work: Callable[[], ResultT]) -> ResultT:
         """Run slow work on a thread beside the searches. Raise BusyError if too much waits already, or TimeoutError.

@@ -51,8 +51,7 @@ class Int8Store(VectorStore):
         codes, scales = quantised(vectors.reshape(-1, self._dim).astype(np.float32))
         first = len(self._keys)
         new = np.repeat(keys, self._num_embeddings).astype(np.int64)
-        contents = (("codes", codes, self._dim), ("scales", scales, 4), ("keys", new, 8))
-        for name, content, width in contents:
+        for name, content, width in (("codes", codes, self._dim), ("scales", scales, 4), ("keys", new, 8)):
             _write(self._path(name), content, first * width)
         self._open(self._number)
 
@@ -130,8 +129,7 @@ class Int8Store(VectorStore):
         if not (self._path("scales").is_file() and self._path("codes").is_file()):
             return  # as an empty store, whose missing items are put again
         scales = np.fromfile(self._path("scales"), np.float32)
-        whole = self._path("codes").stat().st_size // self._dim
-        if count := min(len(keys), len(scales), whole):
+        if count := min(len(keys), len(scales), self._path("codes").stat().st_size // self._dim):
             codes = np.memmap(self._path("codes"), np.int8, "c", shape=(count, self._dim))
             self._keys, self._scales, self._codes = keys[:count], scales[:count], codes
 

@@ -64,8 +64,7 @@ def look(model: TwoTower, image: ClipSource, sentence: str) -> ScoreMap:
         raise DataError("the sentence is empty: give one to compare the image with")
     with evaluating(model):
         with torch.inference_mode():
-            pixels = model.read_images([image]).to(model.device)
-            raw, boxes, tiled = locate(model.image.encoder, pixels)
+            raw, boxes, tiled = locate(model.image.encoder, model.read_images([image]).to(model.device))
         if boxes is None or len(boxes) < 2:
             raise ModelError("this model reads an image as one vector, so its parts have no scores: choose another")
         tokens = pad(model.text.encoder.tokenize([sentence])).to(model.device)

@@ -138,8 +138,7 @@ def find_run(source: str) -> NamedRun:
         raise ModelError(f"{source} has no {BEST}/{CONFIG}, saved after its first epoch: wait, or leave it out")
     if not path.exists():
         return NamedRun(source, source)
-    recipe = _recipe(folder / RECIPE)
-    return NamedRun(source, str(path), folder if folder.name else folder.resolve(), recipe)
+    return NamedRun(source, str(path), folder if folder.name else folder.resolve(), _recipe(folder / RECIPE))
 
 
 def split_name(word: str) -> tuple[str | None, str]:

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from openvse.cli.app import app
 from openvse.cli.commands.search import write_paths
 from openvse.cli.json_output import print_json
-from openvse.cli.options import Json, argument, option
-from openvse.cli.progress import bar, counted
+from openvse.cli.options import Json, argument, few_first, option
+from openvse.cli.progress import bar, counted, warn
 from openvse.errors import OpenVSEError
 from openvse.media.names import escaped
 from openvse.pipeline import tell_skipped
 
 
-@app.command(rich_help_panel="Search")
+@app.command(
+    rich_help_panel="Search",
+    cls=few_first(
+        *("threshold", "null", "as_json"), bare={"--null": ("facts-stay", "facts-may-go")}, renamed={"-0": "--null"}
+    ),
+)
 def duplicates(
     source: Annotated[Path, argument("A folder of images, at any depth, or the folder of an index.")],
     threshold: Annotated[
         float | None, option("For an index: lowest cosine between an image and the one to keep.", shown="0.98")
     ] = None,
     null: Annotated[
-        bool,
-        option("Print the paths of all images but the ones to keep, each followed by a zero byte.", "--null", "-0"),
-    ] = False,
+        Literal["facts-stay", "facts-may-go"] | None,
+        option(
+            "Print the paths of all images but the ones to keep, each followed by a zero byte. By itself it leaves out "
+            "those that state what the one to keep lacks or states otherwise, such as a caption.",
+            *("--null", "-0"),
+            metavar="[facts-may-go]",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Find images that are equal or nearly equal, and name the one of each group to keep, without deleting any.
@@ -43,16 +53,29 @@ def duplicates(
         groups, failed = find_duplicates(source, threshold, lambda done, total: show(done, total, 0.0))
     tell_skipped(failed)
     if null:
-        write_paths([str(path) for group in groups for path in group[1:]], null=True)
+        kept = [path for group in groups for path in group.lost if null == "facts-stay"]
+        write_paths([str(path) for group in groups for path in group[1:] if path not in kept], null=True)
+        if kept:
+            warn(f"{len(kept)} file(s) state what the ones to keep do not: -0 facts-may-go lists them, too")
         return
     if as_json:
-        listed = [{"keep": str(keep), "others": list(map(str, others))} for keep, *others in groups]
+        listed = [
+            {
+                "keep": keep,
+                "why": group.why,
+                "others": others,
+                "lost": {str(path): group.lost[path] for path in group.lost},
+            }
+            for group in groups
+            for keep, *others in [[*map(str, group)]]
+        ]
         print_json("duplicates", {"source": str(source), "groups": listed})
         return
-    for keep, *others in groups:
-        typer.echo(f"keep  {escaped(keep)}")
-        for other in others:
-            typer.echo(f"      {escaped(other)}")
+    for group in groups:
+        typer.echo(f"keep  {escaped(group[0])}  ({group.why})")
+        for other in group[1:]:
+            lost = f"  (loses {', '.join(group.lost[other])})" if other in group.lost else ""
+            typer.echo(f"      {escaped(other)}{lost}")
     count = sum(len(group) - 1 for group in groups)
     some = "1 group" if len(groups) == 1 else f"{len(groups)} groups"
     typer.echo(f"{source}: {some}, {count} more than the images to keep")

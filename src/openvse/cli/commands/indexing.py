@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from openvse.indexing.build import IndexReport
     from openvse.indexing.embedding import Sharing
     from openvse.pipeline import Workers, WorkProgress
-    from openvse.runtime.beside import Towers
     from openvse.search.opening import FirstIndex, LoadedModel
     from openvse.search.updating import IndexUpdate
 
@@ -135,7 +134,9 @@ def index(
             progress=partial(show_step, display, out),
         )
     warn_of(report.items)
-    tell_of_towers(out, report.towers)
+    for side, reason in report.towers.left_out.items() if report.towers else ():
+        what = "load PyTorch" if side == "text" else "by images load PyTorch"
+        (note if report.towers and report.towers.is_new else detail)(f"searches of {out} {what}: {reason}")
     print_report(out, report, as_json=as_json)
 
 
@@ -163,13 +164,6 @@ def show_step(display: Display, out: Path, step: str, state: WorkProgress) -> No
     rate = f"{state.per_s:,.0f} {state.unit}/s" if state.per_s else ""
     names = {"images": "indexing", "text": "reading text", "towers": "writing towers"}
     display.show(names.get(step, step), state.done, state.total, note=rate)
-
-
-def tell_of_towers(out: Path, towers: Towers | None) -> None:
-    """Report why searches load PyTorch: as a note if the reason is new."""
-    for side, reason in towers.left_out.items() if towers else ():
-        what = "load PyTorch" if side == "text" else "by images load PyTorch"
-        (note if towers and towers.is_new else detail)(f"searches of {out} {what}: {reason}")
 
 
 def sharing_of(model: LoadedModel, workers: Workers) -> Sharing:

@@ -308,8 +308,7 @@ def write_hits(index: Index, asked: Sequence[Asked], answers: Sequence[Answer], 
         return
     for one, answer in zip(asked, answers, strict=True):
         for hit in answer.hits:
-            about = {"query": one.text, "kind": one.kind, **hit.to_json()}
-            typer.echo(json_of(about))
+            typer.echo(json_of({"query": one.text, "kind": one.kind, **hit.to_json()}))
 
 
 def write_paths(paths: Sequence[str], *, null: bool) -> None:

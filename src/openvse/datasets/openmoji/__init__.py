@@ -120,8 +120,7 @@ def open_openmoji(root: Path, *, require_images: bool = True) -> Corpus:
         # Code points in file names lack the selector of the emoji form if the character is unambiguous
         # without it.
         entry = known.get(character) or known.get(f"{character}\ufe0f") or {}
-        aliases = [entry.get("en", name), *entry.get("alias", [])]
-        captions = emoji_captions(name, aliases, keywords)
+        captions = emoji_captions(name, [entry.get("en", name), *entry.get("alias", [])], keywords)
         records.append(Record(code, folder / f"{code}.png", captions, splits[code]))
     return merge_identical(build_corpus("openmoji", records, require_images=require_images), key=str)
 

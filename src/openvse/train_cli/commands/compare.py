@@ -148,8 +148,7 @@ def measure(
     if single(rows):
         say_run(report, request, html, form=form)
     else:
-        reports = [loading.report(run) for run in opened] if html else []
-        say_rows(rows, compared, reports, html, examples, form=form)
+        say_rows(rows, compared, [loading.report(run) for run in opened] if html else [], html, examples, form=form)
 
 
 def single(rows: Rows) -> bool:

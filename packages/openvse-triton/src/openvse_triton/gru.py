@@ -16,6 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+MOST_UNITS = 64
+"""The most units whose weights fit into the registers of a program."""
+
 
 @triton.jit
 def _matrix(start: tl.tensor, units: tl.constexpr, width: tl.constexpr) -> tl.tensor:
@@ -149,8 +152,10 @@ class _Walk(torch.autograd.Function):
 def walked_states(gru: nn.GRU, values: Float[Tensor, "B N C"], lengths: Int[Tensor, "B"]) -> Float[Tensor, "W B N H"]:
     """Return the states of a GRU of one layer in W = 1 or 2 directions, 0 beyond the lengths, which are on its device.
 
-    It has at most ``kernels.MOST_UNITS`` units. Sums are in fp32, whatever the type of values and weights is.
+    None if it has more than ``MOST_UNITS`` units. Sums are in fp32, whatever the type of values and weights is.
     """
+    if gru.hidden_size > MOST_UNITS:
+        return None
     into, between, first, second = (torch.stack(each) for each in zip(*gru.all_weights, strict=True))
     gates = torch.einsum("bnc,wgc->bnwg", values, into) + first
     units, ways = gru.hidden_size, len(into)

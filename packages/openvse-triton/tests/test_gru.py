@@ -11,7 +11,7 @@ from torch import nn
 triton = pytest.importorskip("triton", reason="Triton is not installed: make kernel-check")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
-from openvse.kernels.gru import _backward, _forward, walked_states  # noqa: E402
+from openvse_triton.gru import _backward, _forward, walked_states  # noqa: E402
 
 
 @pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs the interpreter or a GPU")
