@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
@@ -346,15 +346,7 @@ def ask(
     questions = [*map(whole_characters, questions)]
     answered = explain(load_as(Answerer, model, device=device), image, questions, top_k=top_k)
     if as_json:
-        replies = [
-            {
-                "question": one.question,
-                "unknown_words": [asdict(word) for word in one.unknown_words],
-                "answers": [guess._asdict() for guess in one.guesses],
-            }
-            for one in answered
-        ]
-        print_json("ask", {"image": str(image), "questions": replies})
+        print_json("ask", {"image": str(image), "questions": [one.to_json() for one in answered]})
     else:
         for one in answered:
             typer.echo(one.question)

@@ -412,9 +412,6 @@ class FrameLevels(Aggregator):
         mask = features.mask.repeat_interleave(2, dim=1)
         return EmbeddingSet(torch.cat([pooled, both.flatten(1, 2)], dim=1), nn.functional.pad(mask, (1, 0), value=True))
 
-    def curves(self) -> dict[str, list[float]]:
-        return self.aggregator.curves()
-
 
 def global_pooling(aggregator: Maker[Aggregator], width: int) -> Aggregator:
     """Make the pooling of a global level. Raise RecipeError unless it makes one vector from local features alone."""
@@ -491,9 +488,6 @@ class GraphLevels(Aggregator):
         for layer in self.layers:
             nodes = layer(nodes, edges)
         return EmbeddingSet(nodes.masked_fill(~there.unsqueeze(-1), 0.0), there)
-
-    def curves(self) -> dict[str, list[float]]:
-        return self.aggregator.curves()
 
 
 class GraphReasoning(nn.Module):

@@ -77,8 +77,3 @@ def test_the_token_weights_start_as_pytorch_starts_them_or_as_released(token_wei
         assert 0.98 * bound < layer.weight.abs().max() <= bound
         if token_weights == "per_dimension":
             assert bool(layer.bias.any()) is (start == "uniform")
-
-
-def test_an_item_of_one_element_is_that_element() -> None:
-    features = ragged([1], 4)
-    torch.testing.assert_close(AdPool(input_dim=4, embed_dim=4).double()(features).vectors[:, 0], features.local[:, 0])

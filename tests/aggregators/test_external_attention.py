@@ -6,7 +6,7 @@ import torch
 from slow_loops import assert_equals_loop, ragged, softmax
 from torch import Tensor
 
-from openvse.aggregators import ExternalAttention, SoftPool
+from openvse.aggregators import ExternalAttention
 
 
 def slow_external_attention(pool: ExternalAttention, local: Tensor) -> Tensor:
@@ -20,10 +20,3 @@ def slow_external_attention(pool: ExternalAttention, local: Tensor) -> Tensor:
 def test_equals_the_loop() -> None:
     pool = ExternalAttention(input_dim=4, embed_dim=4).double()
     assert_equals_loop(pool, lambda local, _: slow_external_attention(pool, local), ragged([3, 1, 5], 4))
-
-
-def test_the_identity_is_soft_pool() -> None:
-    pool, features = ExternalAttention(input_dim=4, embed_dim=4).double(), ragged([3, 1, 5], 4)
-    torch.nn.init.eye_(pool.attention.weight)
-    expected = SoftPool(input_dim=4, embed_dim=4)(features).vectors
-    torch.testing.assert_close(pool(features).vectors, expected, rtol=0, atol=1e-12)

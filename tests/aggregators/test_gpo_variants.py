@@ -190,15 +190,6 @@ def test_an_mlp_does_not_know_the_size() -> None:
         torch.testing.assert_close(a / b, c / d)
 
 
-@pytest.mark.parametrize("size", [1, 36])
-def test_coefficients_of_each_dimension_are_a_distribution(size: int) -> None:
-    gpo = GPO(input_dim=3, embed_dim=3, per_dimension=True).double()
-    theta = gpo.coefficients(torch.tensor([size, 1]))
-    assert theta.shape == (2, size, 3)
-    torch.testing.assert_close(theta.sum(dim=1), torch.ones(2, 3, dtype=torch.float64))
-    assert (theta[1, 1:] == 0).all()
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [

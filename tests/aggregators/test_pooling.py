@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -128,15 +127,6 @@ def test_gpo_sees_what_a_fused_optimizer_has_changed() -> None:
             after = gpo(features).vectors
         assert not torch.equal(before, after)
         torch.testing.assert_close(after, gpo(features).vectors)
-
-
-@pytest.mark.parametrize("size", [1, 2, 36, 200])
-def test_gpo_coefficients_are_a_distribution(size: int) -> None:
-    theta = GPO(input_dim=1, embed_dim=1).double().coefficients(torch.tensor([size, 1]))
-    assert theta.shape == (2, size)
-    assert (theta >= 0).all()
-    torch.testing.assert_close(theta.sum(dim=1), torch.ones(2, dtype=torch.float64))
-    assert (theta[1, 1:] == 0).all()
 
 
 def test_gpo_works_under_bf16_autocast() -> None:

@@ -5,17 +5,15 @@ import torch
 from openvse.encoders.transformers_text import TransformersText
 from openvse.functional import pad
 from openvse.types import Inputs
+from tests.aggregators.slow_loops import gru_step
 
 
 def gru_states(gru: torch.nn.GRU, words: torch.Tensor, suffix: str = "") -> torch.Tensor:
-    """Run one direction over its words, step by step, as torch documents its gates; return all states."""
+    """Run one direction over its words, step by step; return all states."""
     weights = dict(gru.named_parameters())
     state, states = torch.zeros(gru.hidden_size, dtype=words.dtype), []
     for word in words:
-        r_i, z_i, n_i = (weights[f"weight_ih_l0{suffix}"] @ word + weights[f"bias_ih_l0{suffix}"]).chunk(3)
-        r_h, z_h, n_h = (weights[f"weight_hh_l0{suffix}"] @ state + weights[f"bias_hh_l0{suffix}"]).chunk(3)
-        reset, update = torch.sigmoid(r_i + r_h), torch.sigmoid(z_i + z_h)
-        state = (1 - update) * torch.tanh(n_i + reset * n_h) + update * state
+        state = gru_step(weights, suffix, word, state)
         states.append(state)
     return torch.stack(states)
 

@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -62,13 +61,6 @@ def test_a_frozen_backbone_stays_out_of_training() -> None:
     assert encoder.projection.linear.weight.grad is not None
 
 
-def test_a_frozen_backbone_builds_no_graph_even_if_someone_thaws_it() -> None:
-    encoder = encoder_of_cells()
-    encoder.requires_grad_(True)
-    encoder(Inputs(torch.randn(2, 3, 8, 8), None)).local.sum().backward()
-    assert all(p.grad is None for p in encoder.backbone.parameters())
-
-
 def test_fine_tuning_reaches_the_backbone_but_not_its_statistics() -> None:
     encoder = encoder_of_cells(fine_tune=True)
     before = encoder.backbone.net[1].running_mean.clone()
@@ -77,11 +69,6 @@ def test_fine_tuning_reaches_the_backbone_but_not_its_statistics() -> None:
     assert encoder.backbone.net[2].training and torch.equal(encoder.backbone.net[1].running_mean, before)
     with torch.no_grad():
         assert not encoder(Inputs(torch.randn(2, 3, 8, 8), None)).local.requires_grad
-
-
-def test_the_fingerprint_tells_fine_tuned_features_apart() -> None:
-    assert Cells().fingerprint == "cells:8"
-    assert Cells(fine_tune=True).fingerprint == "cells:8:fine_tuned"
 
 
 def test_augmentation_shrinks_the_mask_in_training_only() -> None:
@@ -142,5 +129,4 @@ def test_precomputed_cannot_read_images(make_photos) -> None:
 
     encoder = image_encoder("precomputed", embed_dim=6, feature_dim=5)
     assert names(refusal(ModelError, lambda: encoder(Inputs(torch.zeros(1, 3, 8, 8), None))), "'precomputed'")
-    with pytest.raises(ModelError, match="'precomputed'"):
-        encoder.backbone.preprocess(Image.open(make_photos(1)[0]))
+    assert names(refusal(ModelError, encoder.backbone.preprocess, Image.open(make_photos(1)[0])), "'precomputed'")

@@ -150,5 +150,4 @@ def test_the_last_block_of_a_vision_transformer(vision_checkpoint) -> None:
     assert own <= {id(p) for p in backbone.parameters() if p.grad is not None}
     assert not any("embeddings" in name for name in trained) and not blocks[0].training
     assert all(parameter.grad is None for parameter in blocks[0].parameters())
-    with pytest.raises(RecipeError, match="fine_tune"):
-        TransformersVision(model=vision_checkpoint("vit"), train_blocks=1)
+    assert names(refusal(RecipeError, TransformersVision, model=vision_checkpoint("vit"), train_blocks=1), "fine_tune")

@@ -4,6 +4,7 @@ import torch
 from encoders.references import collate
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import ModelError, RecipeError
+from tests.naming import names, refusal
 
 PAD, UNKNOWN, CLS, SEP, MASK = range(5)
 CAPTIONS = ["a dog runs on the mat", "two cats", ""]
@@ -120,14 +121,11 @@ def gpt2_checkpoint(tmp_path) -> str:
 
 
 def test_bert_style_needs_a_mask_token(gpt2_checkpoint: str) -> None:
-    with pytest.raises(RecipeError, match="'drop'"):
-        TransformersText(embed_dim=8, model=gpt2_checkpoint)
+    assert names(refusal(RecipeError, TransformersText, embed_dim=8, model=gpt2_checkpoint), "'drop'")
     encoder = TransformersText(embed_dim=8, model=gpt2_checkpoint, size_augmentation="drop").eval()
     assert [row.tolist() for row in encoder.tokenize(["dog dog", ""])] == [[1, 1], [0]]
     assert encoder(collate(encoder.tokenize(["dog dog", ""]))).local.shape == (2, 2, 8)
 
 
 def test_what_is_no_checkpoint_is_named_in_one_line(tmp_path) -> None:
-    with pytest.raises(ModelError, match="missing") as caught:
-        TransformersText(embed_dim=8, model=str(tmp_path / "missing"))
-    assert "\n" not in str(caught.value)
+    assert names(refusal(ModelError, TransformersText, embed_dim=8, model=str(tmp_path / "missing")), "missing")

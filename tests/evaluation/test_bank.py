@@ -21,6 +21,7 @@ from openvse.scoring import hubs
 from openvse.scoring.hubs import QueryBank, read_bank, reliability
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet, Relevance
+from tests.naming import refusal
 
 IMAGES, TEXTS = 24, 48
 RELEVANCE = Relevance(np.arange(TEXTS) % IMAGES, np.arange(TEXTS), IMAGES, TEXTS)
@@ -163,12 +164,10 @@ def test_a_bank_of_which_one_array_is_damaged_is_left_out(tmp_path: Path, name: 
 
 
 def test_a_bank_of_one_image_is_refused() -> None:
-    with pytest.raises(DataError):
-        bank_of(member(7, 1, 2))
+    refusal(DataError, bank_of, member(7, 1, 2))
 
 
 def test_a_bank_is_refused_beside_reranking_all_places_and_other_models() -> None:
     own, bank = member(8, IMAGES, TEXTS), bank_of(member(9, 4, 8))
     for more in ({"reranker": Reranker(own, 3)}, {"every": True}, {"others": [replace(own)]}):
-        with pytest.raises(DataError):
-            evaluate_sets(own.images, own.texts, RELEVANCE, SetMax(), bank=bank, resamples=0, **more)
+        refusal(DataError, evaluate_sets, own.images, own.texts, RELEVANCE, SetMax(), bank=bank, resamples=0, **more)

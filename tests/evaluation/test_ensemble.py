@@ -80,13 +80,6 @@ def test_one_model_is_itself_to_the_bit() -> None:
     assert torch.equal(mean_scores(MIXED[:1], everything, everything), full_mean(MIXED[:1]))
 
 
-def test_a_model_twice_changes_nothing() -> None:
-    one = MIXED[0]
-    alone = evaluate_sets(one.images, one.texts, RELEVANCE, one.similarity)
-    twice = evaluate_sets(one.images, one.texts, RELEVANCE, one.similarity, others=[one])
-    assert twice.metrics == alone.metrics and twice.intervals == alone.intervals
-
-
 def test_folds_cut_every_model() -> None:
     first, *others = MIXED
     report = evaluate_sets(first.images, first.texts, RELEVANCE, first.similarity, others=others, folds=3, resamples=0)

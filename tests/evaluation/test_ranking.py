@@ -62,19 +62,6 @@ def test_ranks_equal_the_definition(table: tuple[np.ndarray, np.ndarray], block_
         assert (found.num_queries, found.num_candidates) == side[0].shape
 
 
-def test_equal_to_a_sort_without_ties() -> None:
-    generator = torch.Generator().manual_seed(3)
-    scores = torch.randn(40, 90, generator=generator, dtype=torch.float64)
-    relevance = Relevance(np.arange(80) // 2, np.arange(80), 40, 90)
-    ranks = rank_by_counting(blocks_of(scores), relevance, block_size=16)
-    order = scores[:, :].argsort(dim=1, descending=True).argsort(dim=1)
-    # The second caption ranks among all candidates, the first one included when that is ahead of it.
-    first, second = order[range(40), range(0, 80, 2)], order[range(40), range(1, 80, 2)]
-    assert (ranks.i2t.ranks == (torch.minimum(first, second) + 1).numpy()).all()
-    columns = scores.argsort(dim=0, descending=True).argsort(dim=0)
-    assert (ranks.t2i.ranks == columns[relevance.images, relevance.texts].numpy() + 1).all()
-
-
 @pytest.mark.parametrize(("num_images", "num_texts"), [(1025, 2049), (300, 1), (1, 300)])
 def test_equal_embeddings_rank_last(num_images: int, num_texts: int) -> None:
     vector = torch.nn.functional.normalize(torch.randn(33, generator=torch.Generator().manual_seed(0)), dim=0)

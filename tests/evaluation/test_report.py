@@ -6,7 +6,7 @@ import pytest
 
 from openvse.evaluation.comparison import Comparison
 from openvse.evaluation.report import Protocol, Remarks, Report
-from tests.naming import names
+from tests.naming import names, refusal
 
 RECALLS = {
     f"{side}_r{k}": 10.0 * n
@@ -104,8 +104,7 @@ def test_json_holds_everything(report: Report) -> None:
 
 
 def test_numbers_that_json_lacks_are_refused(report: Report) -> None:
-    with pytest.raises(ValueError):
-        replace(report, metrics={"rsum": float("nan")}).to_json()
+    refusal(ValueError, replace(report, metrics={"rsum": float("nan")}).to_json)
 
 
 def test_save_writes_both_and_nothing_else(report: Report, tmp_path: Path) -> None:
@@ -118,7 +117,6 @@ def test_save_writes_both_and_nothing_else(report: Report, tmp_path: Path) -> No
 def test_a_failed_save_leaves_the_old_report(report: Report, tmp_path: Path) -> None:
     report.save(tmp_path)
     before = (tmp_path / "report.json").read_text(encoding="utf-8")
-    with pytest.raises(ValueError):
-        replace(report, metrics={**METRICS, "i2t_r1": float("inf")}).save(tmp_path)
+    refusal(ValueError, replace(report, metrics={**METRICS, "i2t_r1": float("inf")}).save, tmp_path)
     assert (tmp_path / "report.json").read_text(encoding="utf-8") == before
     assert {path.name for path in tmp_path.iterdir()} == {"report.json", "report.md"}

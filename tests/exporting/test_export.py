@@ -112,10 +112,8 @@ def test_sets_of_every_size_give_the_embeddings_of_the_model(several: tuple[TwoT
 def test_what_does_not_fit_the_export_is_refused(several: tuple[TwoTower, Path]) -> None:
     runtime = OnnxModel(several[1])
     assert names(refusal(ModelError, lambda: runtime.encode_image([Image.new("RGB", (8, 8))])), "exported")
-    with pytest.raises(Exception, match="60.*--longest.*61"):
-        runtime.encode_features([np.zeros((61, 10), np.float32)])
-    with pytest.raises(Exception, match="1.*60.*10"):
-        runtime.encode_features([np.zeros((3, 9), np.float32)])
+    assert names(refusal(Exception, runtime.encode_features, [np.zeros((61, 10), np.float32)]), "60", "--longest", "61")
+    assert names(refusal(Exception, runtime.encode_features, [np.zeros((3, 9), np.float32)]), "1", "60", "10")
     refusal(ModelError, export, several[1], several[1].parent / "again")
 
 

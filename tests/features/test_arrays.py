@@ -76,25 +76,23 @@ def test_uneven_groups():
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "named"),
     [
-        (np.arange(6).reshape(1, 2, 3), "int64.*1.*2.*3"),
-        (np.ones((2, 3, 4, 5)), "float64"),
-        (np.asfortranarray(random_features(3)), "C"),
-        (np.array([{"a": 1}], dtype=object), "a.npy"),
-        (b"PK\x03\x04 an archive", "a.npy"),
-        (b"", "a.npy"),
+        (np.arange(6).reshape(1, 2, 3), ["int64", 1, 2, 3]),
+        (np.ones((2, 3, 4, 5)), ["float64"]),
+        (np.asfortranarray(random_features(3)), ["C"]),
+        (np.array([{"a": 1}], dtype=object), []),
+        (b"PK\x03\x04 an archive", []),
+        (b"", []),
     ],
 )
-def test_other_files_are_refused_in_one_line(tmp_path, content, message):
+def test_other_files_are_refused_in_one_line(tmp_path, content, named):
     path = tmp_path / "a.npy"
     if isinstance(content, bytes):
         path.write_bytes(content)
     else:
         np.save(path, content, allow_pickle=True)
-    with pytest.raises(DataError, match=message) as caught:
-        ArrayRows(path)
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert names(refusal(DataError, ArrayRows, path), path, *named)
 
 
 def test_a_file_that_was_cut_off(tmp_path):

@@ -28,6 +28,7 @@ from openvse.media.images import read_image
 from openvse.media.videos import ClipSource
 from openvse.pipeline import WorkProgress
 from openvse.types import Features, Inputs
+from tests.naming import refusal
 
 PhotoMaker = Callable[..., list[Path]]
 SIDE = 4
@@ -173,8 +174,7 @@ def test_an_interrupted_extraction_continues(tmp_path: Path, make_photos: PhotoM
             raise KeyboardInterrupt
 
     encoder = TinyBackbone(trains=True).train()
-    with pytest.raises(KeyboardInterrupt):
-        extract_features(encoder, named(paths), store, batch_size=2, progress=interrupt)
+    refusal(KeyboardInterrupt, extract_features, encoder, named(paths), store, batch_size=2, progress=interrupt)
     assert encoder.training, "the encoder is left as it was"
     assert len(FeatureStore(store)) == 4, "what was done is kept"
     report = extract_features(TinyBackbone(), named(paths), store)
@@ -257,8 +257,7 @@ def test_a_store_of_another_encoder_is_refused(tmp_path: Path, make_photos: Phot
 
 
 def test_an_encoder_without_a_backbone_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError):
-        extract_features(TinyBackbone(fingerprint=None), [], tmp_path / "store")
+    refusal(ModelError, extract_features, TinyBackbone(fingerprint=None), [], tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
 

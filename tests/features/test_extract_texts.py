@@ -80,8 +80,7 @@ def test_a_stopped_extraction_goes_on(encoder, tmp_path: Path) -> None:
         assert progress.unit == "texts"
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        extract_text_features(encoder, TEXTS, tmp_path, batch_size=2, progress=stop)
+    refusal(KeyboardInterrupt, extract_text_features, encoder, TEXTS, tmp_path, batch_size=2, progress=stop)
     assert len(FeatureStore(tmp_path)) == 2
     shown: list[WorkProgress] = []
     report = extract_text_features(encoder, TEXTS, tmp_path, batch_size=2, progress=shown.append)

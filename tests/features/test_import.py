@@ -199,9 +199,7 @@ def test_hdf5_without_ids_or_cut_off(tmp_path: Path) -> None:
     import_features(source, tmp_path / "store", ids=tmp_path / "my.txt", dtype="float32")
     assert_imported(tmp_path / "store", with_boxes=True)
     source.write_bytes(source.read_bytes()[:1000])
-    with pytest.raises(DataError, match="array.h5") as error:
-        import_features(source, tmp_path / "other")
-    assert "\n" not in str(error.value)
+    assert names(refusal(DataError, import_features, source, tmp_path / "other"), "array.h5")
 
 
 def test_hdf5_items_that_are_none(tmp_path: Path) -> None:

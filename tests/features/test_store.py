@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 import pickle
-import re
 import resource
 import time
 import zlib
@@ -35,7 +34,6 @@ from openvse.features.store import (
     FeatureStore,
     StoreDtype,
     StoreManifest,
-    as_inputs,
     encode_ids,
     open_fitting,
 )
@@ -129,10 +127,8 @@ def test_an_empty_store_and_an_empty_batch(tmp_path: Path) -> None:
 
 def test_missing_items_are_named(tmp_path: Path) -> None:
     store = make_store(tmp_path, make_items([1]))
-    error = refusal(StoreError, store.positions, ["item 0", "x", "y", "z", "w"])
-    message = error
-    assert re.search("4.*5.*'x'.*'y'.*'z'", message)
-    assert "'w'" not in message and "openvse extract" in message and "\n" not in message
+    message = refusal(StoreError, store.positions, ["item 0", "x", "y", "z", "w"])
+    assert names(message, 4, 5, "'x'", "'y'", "'z'", "openvse extract") and "'w'" not in message
 
 
 def test_numpy_maps_the_features(tmp_path: Path) -> None:
@@ -285,13 +281,6 @@ def test_memory_is_that_of_a_batch(tmp_path: Path) -> None:
     assert not loaded, "the limit did not bind, so the test shows nothing"
 
 
-def test_a_batch_is_float32_with_a_mask() -> None:
-    stored = np.array([[[1.0], [2.0]], [[3.0], [0.0]]], dtype=np.float16)
-    inputs = as_inputs(stored, np.array([2, 1]))
-    assert inputs.values.dtype == torch.float32 and inputs.values.flatten().tolist() == [1, 2, 3, 0]
-    assert inputs.mask is not None and inputs.mask.tolist() == [[True, True], [True, False]]
-
-
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [([[1, 0], [0, 0], [0, 2], [0, 0]], 3), ([[0, 0], [0, 0]], 0), ([[0, 1]], 1), ([[float("nan"), 0]], 1)],
@@ -331,8 +320,7 @@ def test_features_of_whole_files_serve_an_encoder_of_smaller_jpegs(folder: Path)
     smaller = "efficientnet:smaller JPEGs"
     assert open_fitting(folder, fingerprint=smaller, dim=3).path == folder / "grid"
     assert open_fitting(folder / "grid", fingerprint=smaller, dim=3).fingerprint == "efficientnet"
-    with pytest.raises(StoreError, match="efficientnet"):  # but it adds none to them
-        FeatureStoreWriter(folder / "grid", fingerprint=smaller, dim=3)
+    assert names(refusal(StoreError, FeatureStoreWriter, folder / "grid", fingerprint=smaller, dim=3), "efficientnet")
     with FeatureStoreWriter(folder / "mixed", fingerprint=smaller, dim=3):
         pass
     with pytest.raises(StoreError, match="smaller JPEGs"):
@@ -340,9 +328,8 @@ def test_features_of_whole_files_serve_an_encoder_of_smaller_jpegs(folder: Path)
 
 
 def test_none_that_fits_names_all(folder: Path) -> None:
-    with pytest.raises(StoreError, match="'resnet'") as error:
-        open_fitting(folder, fingerprint="resnet", dim=3)
-    assert all(name in str(error.value) for name in STORES) and "\n" not in str(error.value)
+    message = refusal(StoreError, open_fitting, folder, fingerprint="resnet", dim=3)
+    assert "'resnet'" in message and all(name in message for name in STORES)
     assert names(refusal(StoreError, open_fitting, folder, fingerprint=None, dim=7), " 7 ")
 
 
@@ -400,13 +387,6 @@ def test_a_large_file_is_compared_on_request(store: Path, monkeypatch: pytest.Mo
     flip(store / FEATURES, -1)
     FeatureStore(store)
     assert names(refusal(StoreError, FeatureStore, store, check=True), "features.npy")
-
-
-def test_a_store_that_grew_equals_one_written_at_once(store: Path, tmp_path: Path) -> None:
-    with FeatureStoreWriter(tmp_path / "once", fingerprint="vit", dim=4, dtype="float32", boxes=True) as writer:
-        for number in (1, 2, 3):
-            writer.add(f"item {number}", torch.full((2, 4), float(number)), torch.tensor([[0.0, 0.0, 1.0, 1.0]] * 2))
-    assert (store / MANIFEST).read_bytes() == (tmp_path / "once" / MANIFEST).read_bytes()
 
 
 def test_what_comes_after_the_last_commit_is_not_compared(store: Path) -> None:

@@ -182,19 +182,6 @@ def test_weights_are_those_that_sum_the_tokens() -> None:
     assert make("pooled")(images, texts[rows]).weights is None
 
 
-def test_k_reductions_are_the_mean_of_their_cosines() -> None:
-    """Three copies of one reduction score as that one does."""
-    one, three = make("score_attention").eval(), make("score_attention", num_vectors=3).eval()
-    state = one.state_dict()
-    three.load_state_dict(
-        {
-            name: state[name].repeat(3, *[1] * (weight.dim() - 1)) if "scores" in name else state[name]
-            for name, weight in three.state_dict().items()
-        }
-    )
-    torch.testing.assert_close(scores_of(three), scores_of(one), rtol=0, atol=1e-12)
-
-
 @pytest.mark.medium
 def test_any_aggregator_of_a_fixed_number_reduces() -> None:
     failures = Failures()

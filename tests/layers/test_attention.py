@@ -58,15 +58,6 @@ def test_the_scores_equal_the_loop_and_so_do_their_gradients(
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
-def test_scores_add_up_to_one_and_padding_has_none() -> None:
-    operator = AttentionScores(WIDTH, 2, 3).double()
-    (x, x_mask), (z, z_mask) = tokens([5, 1, 3], 1), tokens([2, 4, 1], 2)
-    scores = operator(x, x_mask, z, z_mask)
-    torch.testing.assert_close(scores.sum(dim=-1), torch.ones(3, 3, dtype=torch.float64))
-    assert (scores.masked_select(~x_mask.unsqueeze(1)) == 0).all()
-    assert (scores[1, :, 0] == 1).all()
-
-
 @pytest.mark.parametrize(("queries", "keys"), [(5, 3), (3, 5), (4, 4)])
 def test_both_ways_of_attending_are_one(queries: int, keys: int) -> None:
     torch.manual_seed(0)

@@ -16,15 +16,15 @@ from openvse.indexing.conditions import allowed_items, parse_condition
 from openvse.runtime.arrays import ArraySet
 from openvse.search.exact import EmbeddedQueries, ExactSearch
 from openvse.search.proposing import StoreSearch
-from openvse.stores import Within
-from openvse.stores.choice import EngineAddress, engine_names
+from openvse.stores import STORES, Within
+from openvse.stores.choice import EngineAddress
 from openvse.stores.following import plan_engine, update_engine
 from tests.naming import names, refusal
 
 pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact", "ignore:Payload indexes")
 
 
-@pytest.fixture(params=engine_names())
+@pytest.fixture(params=["exact", *STORES.names()])
 def engine(request: pytest.FixtureRequest) -> tuple[str, str | None]:
     """The name of an engine, and the URL of its server."""
     name = request.param

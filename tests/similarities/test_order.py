@@ -65,26 +65,6 @@ def test_gradcheck() -> None:
     assert torch.autograd.gradcheck(lambda x, y: Order()(whole(x), whole(y)), raw)
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 999))
-def test_unit_vectors_score_between_minus_one_and_zero(seed: int) -> None:
-    images, texts = random_set(4, 1, seed), random_set(3, 1, seed + 1)
-    scores = Order()(images, texts)
-    assert scores.min() >= -1 and scores.max() <= 0
-    assert torch.equal(Order()(images, images).diagonal(), torch.zeros(4, dtype=torch.float64))
-
-
-def test_the_image_may_hold_more_than_its_text_but_not_less() -> None:
-    rich, poor = torch.tensor([[[0.9, 0.5]]]), torch.tensor([[[0.9, 0.0]]])
-    assert Order()(whole(rich), whole(poor)).item() == 0
-    assert Order()(whole(poor), whole(rich)).item() == pytest.approx(-0.25)
-
-
-def test_signs_do_not_matter() -> None:
-    images, texts = random_set(3, 1, 0), random_set(3, 1, 1)
-    assert torch.equal(Order()(images, texts), Order()(whole(-images.vectors), texts))
-
-
 def test_memory_holds_a_tile_and_not_all_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     tiles = scores._tiles

@@ -25,6 +25,7 @@ from openvse.tasks.load import load_as
 from openvse.teaching.captions import CaptionFile, checked_captions
 from openvse.teaching.described import describe_folder
 from openvse.teaching.teacher import Teacher
+from tests.naming import names, refusal
 from tests.teaching.folders import SAID, make_index, small_model, write_folder
 
 
@@ -68,26 +69,22 @@ def test_files_that_teaching_must_not_write_are_refused(tmp_path: Path) -> None:
     (tmp_path / "else.jsonl").write_text("")
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / "metadata.jsonl").symlink_to(tmp_path / "else.jsonl")
-    with pytest.raises(DataError, match="is a link"):
-        CaptionFile(tmp_path / "link")
+    assert names(refusal(DataError, CaptionFile, tmp_path / "link"), "is a link")
     folder = write_folder(tmp_path / "photos", 2, 0)
     (folder / "metadata.jsonl").unlink()
     (folder / "00.txt").write_text("a dog")
-    with pytest.raises(DataError, match="other than metadata.jsonl: give a file of its own"):
-        CaptionFile(folder)
+    assert names(refusal(DataError, CaptionFile, folder), "other than metadata.jsonl: give a file of its own")
     own = CaptionFile(folder, tmp_path / "own.jsonl")
     own.add(folder / "01.jpg", ["a cat"])
     assert own.read() == {"01.jpg": ["a cat"]} and '"photos/01.jpg"' in own.path.read_text()
     own.path.write_bytes("é".encode("utf-16"))
-    with pytest.raises(TextError, match="UTF-16"):
-        own.add(folder / "01.jpg", ["a cat"])
+    assert names(refusal(TextError, own.add, folder / "01.jpg", ["a cat"]), "UTF-16")
 
 
 def test_captions_are_lines_of_printable_text() -> None:
     assert checked_captions("  a\n\tdog \u2028 ") == ["a dog"]
     for given in ([], [" "], "a\x00b", "\x1b[31mred", "x" * 1001, ["a"] * 21, "\ud800"):
-        with pytest.raises(DataError):
-            checked_captions(given)
+        refusal(DataError, checked_captions, given)
 
 
 def embedded(engine: SearchEngine, places: Any = slice(None)) -> Any:
@@ -117,10 +114,8 @@ def test_a_caption_is_learned_found_and_undone(tmp_path: Path) -> None:
         expected, found = expected / np.linalg.norm(expected, axis=1, keepdims=True), embedded(engine)
         np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=5e-3)
         assert not engine.search("Eiffel", top_k=1)[0].matched
-        with pytest.raises(MissingItemError):
-            engine.teach("../secret.jpg", "a dog")
-        with pytest.raises(IndexFormatError, match="being written by process"):
-            Teacher(tmp_path / "index", model)
+        refusal(MissingItemError, engine.teach, "../secret.jpg", "a dog")
+        assert names(refusal(IndexFormatError, Teacher, tmp_path / "index", model), "being written by process")
     assert len((tmp_path / "photos" / "metadata.jsonl").read_text().splitlines()) == 19
 
 
@@ -132,8 +127,7 @@ def test_the_index_on_the_disk_follows_once(tmp_path: Path, monkeypatch: pytest.
     taught = embedded(first)
     with monkeypatch.context() as patched:
         patched.setattr(maintenance, "sync", lambda path: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            first.close()
+        refusal(ZeroDivisionError, first.close)
     assert Index.open(out, check=True).manifest.model == model.fingerprint
     first._teacher.close()
     index = Index.open(out, check=True)
@@ -177,8 +171,7 @@ def test_a_model_that_was_trained_beside_is_used_if_it_is_better(
     script.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(script))
     teacher = Teacher(out, model)
-    with pytest.raises(DataError, match="20 captioned images are too few to train: caption 400"):
-        teacher.train()
+    assert names(refusal(DataError, teacher.train), "20 captioned images are too few to train: caption 400")
     monkeypatch.setattr(teacher_module, "ENOUGH_TO_TRAIN", 20)
 
     def trained(rc: int, best_epoch: int) -> str:

@@ -47,8 +47,12 @@ class Aggregator(Configured, nn.Module, ABC):
         """Aggregate a batch. An item's result must not depend on padding or on the other items of the batch."""
 
     def curves(self) -> dict[str, list[float]]:
-        """Return the learned curves that papers plot, such as weights by rank. A run logs them after each epoch."""
-        return {}
+        """Return the learned curves that papers plot, such as weights by rank. A run logs them after each epoch.
+
+        An aggregator around another one, its ``aggregator``, has the curves of that one.
+        """
+        inner = getattr(self, "aggregator", None)
+        return inner.curves() if isinstance(inner, Aggregator) else {}
 
 
 @runtime_checkable

@@ -268,9 +268,6 @@ class GCN(Aggregator):
         embedded: EmbeddingSet = self.aggregator(replace(features, local=local))
         return embedded
 
-    def curves(self) -> dict[str, list[float]]:
-        return self.aggregator.curves()
-
 
 class _Layer(nn.Module):
     """One graph convolution with a residual connection."""

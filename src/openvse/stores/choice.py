@@ -23,11 +23,6 @@ _FILES = ("passfile", "sslkey")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,20}://", re.IGNORECASE)
 
 
-def engine_names() -> list[str]:
-    """Return the names of all engines: the exact one, and the registered stores."""
-    return ["exact", *STORES.names()]
-
-
 @dataclass(frozen=True)
 class EngineAddress:
     """The engine of an index: the exact one, or a store with the place of its data.

@@ -87,7 +87,8 @@ def read_karpathy(path: Path, folder_of: Callable[[str], Path]) -> Iterator[Reco
             yield Record(entry["filename"], file, sentences, entry["split"])
 
 
-KARPATHY = ("dataset_coco.json", "annotations/dataset_coco.json", "karpathy/dataset_coco.json")
+COCO = published("coco")
+KARPATHY = COCO.places("captions and splits")[:3]
 OFFICIAL = {"train2014": "train", "val2014": "validation"}
 """The original parts, and the split of each."""
 
@@ -95,9 +96,6 @@ OFFICIAL = {"train2014": "train", "val2014": "validation"}
 def image_folders(part: str) -> tuple[str, ...]:
     """Return the possible folders of the images of a part, for instance "val2014", under the root."""
     return (f"{part}/", f"images/{part}/")
-
-
-COCO = published("coco")
 
 
 def open_coco(root: Path, *, require_images: bool = True) -> Corpus:
@@ -159,22 +157,21 @@ COMPACT_SPLITS = (("splits/train.txt",), ("splits/dev.txt", "splits/val.txt"), (
 class FlickrLayout:
     """The possible places of the parts of a data set under its root. The first that exists is used.
 
-    Captions are files of ``name.jpg#0<TAB>sentence``, or tables with a header ``image,caption``. For train, validation
-    and test, ``splits`` are lists of file names. Karpathy's JSON has captions and splits in one.
+    Captions are Karpathy's JSON, which has the splits too, files of ``name.jpg#0<TAB>sentence``, or tables with a
+    header ``image,caption``. For train, validation and test, ``splits`` are lists of file names.
     """
 
-    name: str
-    karpathy: str
-    captions: tuple[str, ...]
-    images: tuple[str, ...]
+    facts: Facts
     splits: tuple[tuple[str, ...], ...]
 
     def fits(self, root: Path) -> bool:
         """Return whether a folder holds these files."""
-        own = [name for name in (self.karpathy, *self.captions) if name not in (TABLE, RESULTS)]
-        comments = RESULTS in self.captions and (root / RESULTS).is_file()
+        captions = self.facts.places("captions")
+        own = [name for name in captions if name not in (TABLE, RESULTS)]
+        comments = RESULTS in captions and (root / RESULTS).is_file()
         table = (root / TABLE).is_file() or (comments and field_names(root / RESULTS) == COMMENTS)
-        return first_file(root, own) is not None or (table and first_folder(root, self.images) is not None)
+        images = first_folder(root, self.facts.places("image files"))
+        return first_file(root, own) is not None or (table and images is not None)
 
     def open(self, root: Path, *, require_images: bool = True) -> Corpus:
         """Open the data set.
@@ -183,43 +180,33 @@ class FlickrLayout:
         uses its split by hash, whose results cannot be compared with published ones. Images are in the order of their
         identifiers, so that every form gives the same training batches.
         """
-        json_path, captions = root / self.karpathy, first_file(root, self.captions)
-        if (images := first_folder(root, self.images)) is None and require_images:
-            raise DataError(f"{root}: no image folder {' or '.join(self.images)}: see openvse list data {self.name}")
-        folder = images or root
-        if json_path.is_file():
-            records = read_karpathy(json_path, lambda _: folder)
-        elif captions:
+        name, places = self.facts.name, self.facts.places("image files")
+        if (images := first_folder(root, places)) is None and require_images:
+            raise DataError(f"{root}: no image folder {' or '.join(places)}: see openvse list data {name}")
+        folder, captions = images or root, first_file(root, self.facts.places("captions"))
+        if captions is None:
+            allowed = " or ".join(self.facts.places("captions"))
+            raise DataError(f"{root}: no caption file {allowed}: see openvse list data {name}")
+        if captions.suffix == ".json":
+            records = read_karpathy(captions, lambda _: folder)
+        else:
             splits = read_splits(root, dict(zip(SPLITS, self.splits, strict=True)))
             records = (
-                Record(name, folder / name, sentences, split)
-                for name, sentences in _sentences(captions).items()
-                for split in splits.get(name, {""})
+                Record(file, folder / file, sentences, split)
+                for file, sentences in _sentences(captions).items()
+                for split in splits.get(file, {""})
             )
-        else:
-            allowed = " or ".join((self.karpathy, *self.captions))
-            raise DataError(f"{root}: no caption file {allowed}: see openvse list data {self.name}")
-        return build_corpus(self.name, in_order(records), require_images=require_images)
+        return build_corpus(name, in_order(records), require_images=require_images)
 
 
 FLICKR8K_LAYOUT = FlickrLayout(
-    name="flickr8k",
-    karpathy="dataset_flickr8k.json",
-    captions=("Flickr8k_text/Flickr8k.token.txt", "Flickr8k.token.txt", TABLE),
-    images=("Flicker8k_Dataset/", "Flickr8k_Dataset/", "images/", "Images/"),
+    published("flickr8k"),
     splits=tuple(
         (f"Flickr8k_text/Flickr_8k.{part}Images.txt", f"Flickr_8k.{part}Images.txt", *compact)
         for part, compact in zip(("train", "dev", "test"), COMPACT_SPLITS, strict=True)
     ),
 )
-
-FLICKR30K_LAYOUT = FlickrLayout(
-    name="flickr30k",
-    karpathy="dataset_flickr30k.json",
-    captions=("results_20130124.token", TABLE, RESULTS),
-    images=("flickr30k-images/", "flickr30k_images/", "images/", "Images/"),
-    splits=COMPACT_SPLITS,
-)
+FLICKR30K_LAYOUT = FlickrLayout(published("flickr30k"), splits=COMPACT_SPLITS)
 
 
 def _sentences(path: Path) -> Mapping[str, Sequence[str]]:

@@ -304,8 +304,8 @@ def _question(name: str, entry: dict[str, Any]) -> Question:
 
 COCO = DataSet(captioned.open_coco, captioned.COCO)
 DAQUAR = DataSet(open_daquar, published("daquar"))
-FLICKR30K = DataSet(captioned.FLICKR30K_LAYOUT.open, published("flickr30k"))
-FLICKR8K = DataSet(captioned.FLICKR8K_LAYOUT.open, published("flickr8k"))
+FLICKR30K = DataSet(captioned.FLICKR30K_LAYOUT.open, captioned.FLICKR30K_LAYOUT.facts)
+FLICKR8K = DataSet(captioned.FLICKR8K_LAYOUT.open, captioned.FLICKR8K_LAYOUT.facts)
 MRW = DataSet(captioned.open_mrw, captioned.MRW)
 MSR_VTT = DataSet(captioned.open_msr_vtt, captioned.MSR_VTT)
 MSR_VTT_1K_A = DataSet(captioned.open_msr_vtt_1k_a, captioned.MSR_VTT_1K_A)

@@ -78,6 +78,14 @@ class Explained:
     tiled: bool = True
     unknown_words: tuple[UnknownWord, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the question with its answers and unknown words, as the server and ``openvse ask --json`` say them."""
+        return {
+            "question": self.question,
+            "unknown_words": [asdict(word) for word in self.unknown_words],
+            "answers": [guess._asdict() for guess in self.guesses],
+        }
+
 
 @torch.inference_mode()
 def explain(
@@ -116,12 +124,7 @@ class ServedAnswerer:
     def answer_json(self, image: ClipSource | None, question: str) -> dict[str, Any]:
         """Return the answers with their probabilities, and the regions and words behind them, as JSON."""
         (one,) = explain(self.model, image, [question])
-        reply: dict[str, Any] = {
-            "question": one.question,
-            "answers": [guess._asdict() for guess in one.guesses],
-            "unknown_words": [asdict(word) for word in one.unknown_words],
-            "looked": None,
-        }
+        reply = {**one.to_json(), "looked": None}
         if one.boxes is not None and one.image_weights is not None and one.word_weights is not None:
             shares, of_words = one.image_weights.mean(dim=0), one.word_weights.mean(dim=0)
             seen = ScoreMap(one.boxes, shares, one.tiled, one.words, of_words, (1, 1))

@@ -156,12 +156,6 @@ class TestAsking:
             words = answered.attended.words[:, : len(tokens.values[0])]
             torch.testing.assert_close(words, attended.words[0], rtol=0, atol=1e-6)
 
-    def test_a_probability_is_the_sigmoid_of_a_logit(self, make_photos: PhotoMaker) -> None:
-        model, photo = seeing(), make_photos(1)[0]
-        (guess,) = model.ask(photo, QUESTIONS[:1], top_k=1)[0]
-        logits = logits_of(model, model.read(photo), [0], QUESTIONS[:1])[0]
-        assert guess == (COLOURS[int(logits.argmax())], pytest.approx(float(logits.max().sigmoid()), abs=1e-6))
-
     def test_the_mode_stays_and_does_not_matter(self, make_photos: PhotoMaker) -> None:
         model, photo = seeing(), make_photos(1)[0]
         asked = model.ask(photo, QUESTIONS)

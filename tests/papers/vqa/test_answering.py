@@ -21,6 +21,7 @@ from openvse.training.inputs import RunInputs
 from openvse.types import Inputs, QuestionBatch
 from openvse_papers.vqa.answerer import Answerer, predict
 from openvse_papers.vqa.training import cross_entropy, open_answering
+from tests.naming import names, refusal
 from tests.tiny import Recorder, Stop, read_metrics
 from tests.tiny_questions import answering_recipe, answering_tree, question_only, write_tiny_questions
 
@@ -79,8 +80,7 @@ def test_a_run_that_is_stopped_again_and_again_resumes_to_the_same_bits(question
     recipe = answering_recipe(questions, checkpoint_every_s=1e-6)
     run_recipe(recipe, tmp_path / "whole")
     for stop in (2, 4, 7):  # within an epoch, at its last step, in a later phase
-        with pytest.raises(Stop):
-            run_recipe(recipe, tmp_path / "parts", watcher=Recorder(stop), resume=True)
+        refusal(Stop, run_recipe, recipe, tmp_path / "parts", watcher=Recorder(stop), resume=True)
     run_recipe(recipe, tmp_path / "parts", resume=True)
     assert read_metrics(tmp_path / "parts") == read_metrics(tmp_path / "whole")
     whole, parts = (load_file(tmp_path / name / "best" / "model.safetensors") for name in ("whole", "parts"))
@@ -91,14 +91,12 @@ def test_a_run_that_is_stopped_again_and_again_resumes_to_the_same_bits(question
 def test_other_answers_of_the_same_questions_are_other_data(tmp_path: Path) -> None:
     folder = write_tiny_questions(tmp_path / "tiny")
     recipe, run = answering_recipe(folder), tmp_path / "run"
-    with pytest.raises(Stop):
-        run_recipe(recipe, run, watcher=Recorder(6))
+    refusal(Stop, run_recipe, recipe, run, watcher=Recorder(6))
     lines = (folder / "metadata.jsonl").read_text().splitlines()
     last = max(number for number, line in enumerate(lines) if '"validation"' in line)
     lines[last] = json.dumps(json.loads(lines[last]) | {"answer": "no colour"})
     (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(TrainingError, match="validation.*6.*12"):
-        run_recipe(recipe, run, resume=True)
+    assert names(refusal(TrainingError, run_recipe, recipe, run, resume=True), "validation", "6", "12")
 
 
 def test_the_loss_is_summed_over_answers_and_averaged_over_questions() -> None:

@@ -80,11 +80,6 @@ def test_the_normal_form_has_tidy_lower_case_words(answer):
     assert bool(normal) is bool(answer.split())
 
 
-@pytest.mark.parametrize(("matches", "score"), [(0, 0), (1, 0.3), (2, 0.6), (3, 0.9), (4, 1), (10, 1)])
-def test_ten_annotators(matches, score):
-    assert vote_score(np.array(matches), np.array(10)) == pytest.approx(score)
-
-
 @pytest.mark.parametrize("annotators", [1, 2, 3, 4, 5, 9, 10])
 def test_the_score_is_the_mean_over_the_subsets(annotators):
     for matches in range(annotators + 1):

@@ -144,9 +144,7 @@ def test_the_page_shades_by_weight_and_escapes(make_photos: PhotoMaker) -> None:
     assert captions[1].startswith("1: at most 80.0 %")
     assert [cell.text for cell in body.findall(".//td") if cell.text] == ["a & b", "50.0 %", "\N{SNOWMAN}", "25.0 %"]
     shades = [style for each in body.iter("span") if "rgba" in (style := each.get("style", ""))]
-    assert (
-        "0.188)" in shades[2] and "0.485)" in shades[3]  # at 0.5 and 1.5 even shares
-    )  # 0.75 of 1/4 and of 0.79, at 0.5 and 1.5 even shares
+    assert "0.188)" in shades[2] and "0.485)" in shades[3]  # 0.75 of 1/4 and of 0.79, at 0.5 and 1.5 even shares
 
 
 def test_even_attention_looks_even(make_photos: PhotoMaker) -> None:

@@ -105,22 +105,20 @@ def test_the_published_format(tmp_path, asked):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "named"),
     [
-        ("half a fi", "results.json"),
-        ("3", "results.json"),
-        ('[{"question_id": 1}]', "results.json"),
-        ('["yes"]', "results.json"),
-        ('[{"question_id": 1, "answer": "x"}, {"question_id": "1", "answer": "y"}]', "results.json.*1"),
-        ("[]", "3.*3.*262148000"),
+        ("half a fi", []),
+        ("3", []),
+        ('[{"question_id": 1}]', []),
+        ('["yes"]', []),
+        ('[{"question_id": 1, "answer": "x"}, {"question_id": "1", "answer": "y"}]', [1]),
+        ("[]", [3, 3, 262148000]),
     ],
 )
-def test_files_that_do_not_fit(tmp_path, asked, content, message):
+def test_files_that_do_not_fit(tmp_path, asked, content, named):
     path = tmp_path / "results.json"
     path.write_text(content)
-    with pytest.raises(DataError, match=message) as caught:
-        read_results(path, asked)
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert names(refusal(DataError, read_results, path, asked), path, *named)
 
 
 def test_a_missing_file_and_a_wrong_number(tmp_path, asked):
