@@ -1,4 +1,4 @@
-"""The package of the page "Publish a method" is built, installed beside openvse, tested and trained from."""
+"""The packages of "Publish a method", and of CHAN and AVSE, are built, installed, tested and trained from."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import pytest
 from tests.cli.album import write_album
 
 ROOT = Path(__file__).parent.parent
-PLUGIN = ROOT / "examples" / "plugin"
+PLUGIN, ALIGNMENT = ROOT / "examples" / "plugin", ROOT / "packages" / "openvse-alignment"
 Run = Callable[..., str]
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Return what runs Python with the package installed, as from an index: built as a wheel, without a network."""
+    """Return what runs Python with the packages installed, as from an index: built as wheels, without a network."""
     folder = tmp_path_factory.mktemp("installed")
-    source = shutil.copytree(PLUGIN, folder / "source")
+    sources = [shutil.copytree(package, folder / package.name) for package in (PLUGIN, ALIGNMENT)]
     offline = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", *offline, "--target", folder / "site", source]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", *offline, "--target", folder / "site", *sources]
     subprocess.run(list(map(str, pip)), check=True, capture_output=True)
     environment = os.environ | {"PYTHONPATH": str(folder / "site"), "COLUMNS": "100"}
 
@@ -39,8 +39,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return start
 
 
-def test_its_own_test_passes(run: Run) -> None:
-    run("-m", "pytest", "-q", "-p", "no:cacheprovider", PLUGIN / "tests")
+def test_their_own_tests_pass(run: Run) -> None:
+    run("-m", "pytest", "-q", "-p", "no:cacheprovider", PLUGIN / "tests", ALIGNMENT / "tests")
 
 
 def test_its_recipe_is_listed_trained_and_its_model_used(run: Run, tmp_path: Path) -> None:

@@ -552,7 +552,7 @@ class Hierarchical(Similarity):
     """
 
     indexable: ClassVar[bool] = False
-    is_cosine: ClassVar[bool] = True
+    is_cosine: bool = True
     reads_unit_vectors: ClassVar[bool] = False
 
     def __init__(
@@ -566,7 +566,7 @@ class Hierarchical(Similarity):
         if not (math.isfinite(sharpness) and sharpness > 0):
             raise RecipeError(f"hierarchical got sharpness = {sharpness}: it must be above 0 (usual: 4)")
         self.sharpness, self.attend, self.missing = sharpness, attend, missing
-        self.is_cosine = missing == "skip"  # type: ignore[misc]
+        self.is_cosine = missing == "skip"
 
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
         """Score all pairs. Memory holds the scores and one tile of pairs."""

@@ -70,7 +70,7 @@ def _cosine(similarity: Similarity) -> None:
     same = torch.allclose(similarity(images, texts), cosine, rtol=0, atol=1e-12)
     require(
         same is similarity.is_cosine or similarity.reads_gaussians,
-        f"is_cosine is {similarity.is_cosine}, but single embeddings say {same}",
+        f"is_cosine is {similarity.is_cosine}, but single embeddings say {same}: an option sets it in __init__",
     )
     inner = similarity.is_cosine or similarity.reads_gaussians
     require(inner or not similarity.indexable, "indexable is True, but is_cosine is False")

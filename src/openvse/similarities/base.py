@@ -31,14 +31,14 @@ class Similarity(Configured, nn.Module, ABC):
             the two items, so that an inner-product search over single embeddings finds exactly the best items.
         near_maximum: True when the score is near the largest inner product. An inner-product search then proposes good
             items, and the score puts them in order.
-        is_cosine: True when the score of two items with one embedding each is their cosine.
+        is_cosine: True when the score of two items with one embedding each is their cosine. An option may decide it.
         reads_unit_vectors: True when the similarity compares only embeddings of unit length.
         reads_gaussians: True when the embeddings must be distributions (``Aggregator.yields_gaussian``).
     """
 
     indexable: ClassVar[bool] = False
     near_maximum: ClassVar[bool] = False
-    is_cosine: ClassVar[bool] = True
+    is_cosine: bool = True
     reads_unit_vectors: ClassVar[bool] = True
     reads_gaussians: ClassVar[bool] = False
 

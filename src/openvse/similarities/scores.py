@@ -47,7 +47,7 @@ class CSD(SetMax):
     """
 
     indexable: ClassVar[bool] = True
-    is_cosine: ClassVar[bool] = False
+    is_cosine = False
     reads_unit_vectors: ClassVar[bool] = False
     reads_gaussians: ClassVar[bool] = True
 
@@ -153,7 +153,7 @@ class Order(Similarity):
     """
 
     indexable: ClassVar[bool] = False
-    is_cosine: ClassVar[bool] = False
+    is_cosine = False
 
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
         """Score all pairs. Memory holds the scores and a tile of the differences, not all I x T x D."""
@@ -214,7 +214,7 @@ class Fused(Similarity):
     """
 
     indexable: ClassVar[bool] = False
-    is_cosine: ClassVar[bool] = False
+    is_cosine = False
     reads_unit_vectors: ClassVar[bool] = False
 
     def __init__(self, *, embed_dim: int, fusion: Maker[Fusion] = ScoreAttentionFusion) -> None:

@@ -1,0 +1,1 @@
+"""The recipes of CHAN and AVSE, in a folder for each."""
