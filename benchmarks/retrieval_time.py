@@ -20,8 +20,7 @@ import torch
 
 from _measure import environment, table
 from openvse.functional import normalize
-from openvse.model.tower import evaluating
-from openvse.model.two_tower import TwoTower
+from openvse.model.two_tower import TwoTower, evaluating
 from openvse.retrieval.build import build_model
 from openvse.tasks.recipes import parse_recipe
 from openvse.training.environment import expect_memory

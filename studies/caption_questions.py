@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openvse.datasets import open_corpus
-from openvse.tokenization.word_splitters import split_words
+from openvse.tokenization.vocabulary import split_words
 from openvse_papers.hgr import tag_words
 
 COLORS = ["red", "blue", "green", "yellow", "black", "white", "brown", "orange", "pink", "purple", "gray", "tan"]

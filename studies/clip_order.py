@@ -18,8 +18,7 @@ from jaxtyping import Float
 
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
-from openvse.evaluation.embed import embed_corpus
-from openvse.evaluation.ensemble import Member
+from openvse.evaluation.embed import Member, embed_corpus
 from openvse.evaluation.evaluator import evaluate_sets
 from openvse.features.store import FeatureStore
 from openvse.model.two_tower import TwoTower

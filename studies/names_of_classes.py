@@ -29,8 +29,7 @@ from openvse.backbones.efficientnet_lite import FEATURE_DIM
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError
-from openvse.evaluation.bank import drawn_for_bank, make_bank
-from openvse.evaluation.ensemble import Member
+from openvse.evaluation.embed import Member, drawn_for_bank, make_bank
 from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.report import Report
 from openvse.features.store import FeatureStore

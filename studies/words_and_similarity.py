@@ -20,14 +20,13 @@ import numpy as np
 import openvse
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
-from openvse.features.stored_features import StoredFeatures, find_stored_features
+from openvse.features.extract import StoredFeatures, find_stored_features
 from openvse.indexing import Index, build_index
 from openvse.output.table import Table
 from openvse.runtime.arrays import ArraySet
 from openvse.search import SearchEngine
-from openvse.search.exact import embed_queries
+from openvse.search.exact import Ranking, embed_queries, joined
 from openvse.search.query import Query
-from openvse.search.rank_fusion import Ranking, joined
 
 RECALLS = (1, 5, 10)
 QUERIES = 256  # at once

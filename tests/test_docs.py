@@ -27,7 +27,7 @@ from openvse.objectives import CRITERIA, MINERS, TERMS
 from openvse.similarities import SIMILARITIES
 from openvse.specs.load import list_recipes
 from openvse.tasks.recipes import parse_recipe
-from openvse.tokenization.word_splitters import WORD_SPLITTERS
+from openvse.tokenization.vocabulary import WORD_SPLITTERS
 from openvse_testing import check_dataset
 from tests.failures import Failures
 from tests.leaf_commands import whole_program

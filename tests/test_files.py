@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from openvse.cli import stopping
+from openvse.cli import progress as stopping
 from openvse.errors import DiskError, ModelError, StoreError, TrainingError
 from openvse.files import (
     LOCK,

@@ -207,7 +207,7 @@ def test_the_checker_sees_every_kind_of_import() -> None:
         ("aggregators", "from openvse.types import Features", []),
         ("aggregators", "from openvse.aggregators.base import Pooling", []),
         ("aggregators", "from openvse.encoders import Encoder", ["encoders"]),
-        ("aggregators", "import openvse.model.tower", ["model"]),
+        ("aggregators", "import openvse.model.two_tower", ["model"]),
         ("aggregators", "def late():\n    from openvse.training import fit", ["training"]),
         ("aggregators", "from openvse import evaluation, types", ["evaluation"]),
         ("types", "from openvse.functional import normalize", ["functional"]),

@@ -115,7 +115,7 @@ import os
 import signal
 from pathlib import Path
 
-from openvse.tokenization.word_splitters import WORD_SPLITTERS, WordsSplitter
+from openvse.tokenization.vocabulary import WORD_SPLITTERS, WordsSplitter
 
 class MyWords(WordsSplitter):
     pass

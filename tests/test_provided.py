@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import openvse.search.provided as asked
-from openvse.conversion.published import megabytes_of
-from openvse.encoding.listing import bank_sentences
+from openvse.conversion.weights import megabytes_of
+from openvse.encoding.run import bank_sentences
 from openvse.exporting.beside import write_towers
-from openvse.features.stored_features import find_stored_features
+from openvse.features.extract import find_stored_features
 from openvse.indexing.embedding import StoredImages
 from openvse.model.two_tower import TwoTower
 from openvse.registry import Provided, installed
-from openvse.retrieval.comparison import ModelComparison, captions_below
-from openvse.retrieval.hit_reranker import HitReranker
+from openvse.retrieval.hit_reranker import HitReranker, ModelComparison, captions_below
 from openvse.retrieval.names import write_model_of_names
 from openvse.runtime.model import MODEL_LOADER, ModelLoader, WholeModel
 from openvse.search.exact import ItemComparison

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from openvse.cli.json_output import print_json
+from openvse.cli.options import print_json
 from openvse.corpus.corpus import Record, build_corpus
 from openvse.datasets.parquet import read_arrow
 from openvse.encoders.words_encoder import read_word_vectors
-from openvse.encoding.listing import list_records
+from openvse.encoding.run import list_records
 from openvse.errors import DataError, OpenVSEError, TextError
 from openvse.files import read_lines, read_text, whole_characters
 from openvse.indexing.conditions import parse_condition

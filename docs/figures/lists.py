@@ -8,7 +8,7 @@ import library
 import recipe_keys
 import rest
 
-from openvse.tasks.terms import paper_terms
+from openvse.train_cli.listing import paper_terms
 
 MARK = re.compile(r"^<!-- list: (.+) -->$", re.MULTILINE)
 

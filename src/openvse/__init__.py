@@ -67,8 +67,7 @@ if TYPE_CHECKING:
     from openvse.assembly.parts import Pool, pooling
     from openvse.exporting.write import export
     from openvse.indexing.manifest import IndexSettings
-    from openvse.model.tower import Tower
-    from openvse.model.two_tower import TwoTower
+    from openvse.model.two_tower import Tower, TwoTower
     from openvse.search import SearchEngine
     from openvse.search.opening import open
     from openvse.search.updating import index

@@ -19,8 +19,8 @@ from openvse.indexing.conditions import Condition, condition_warnings
 from openvse.indexing.database import encode_id
 from openvse.search.catalogue import MOST_OF_STORE, Catalogue, database_of, fulfilling, values_in
 from openvse.search.exact import EmbeddedQueries, ExactSearch, ItemComparison
+from openvse.search.hits import ReadText
 from openvse.search.proposing import LARGEST_SEARCH, SPARE
-from openvse.search.text_hits import ReadText
 from openvse.stores import EngineAddress, ItemFacts, Within, open_vector_store, store_kind
 from openvse.stores.base import CatalogueStore, Note, told_as
 from openvse.stores.choice import PLACE, URL_VARIABLE, is_clean, named_by, public_url, shown_url

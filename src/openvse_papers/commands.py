@@ -10,10 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.json_output import print_json
-from openvse.cli.options import Device, Json, Models, On, Out, Overwrite, Split, Stores, Threads, argument, option
-from openvse.cli.progress import bar, note, voice, warn
-from openvse.cli.stopping import going_on
+from openvse.cli.options import (
+    Device,
+    Json,
+    Models,
+    On,
+    Out,
+    Overwrite,
+    Split,
+    Stores,
+    Threads,
+    argument,
+    option,
+    print_json,
+)
+from openvse.cli.progress import bar, going_on, note, voice, warn
 from openvse.errors import OpenVSEError
 from openvse.files import refuse_there, whole_characters, write_page
 from openvse.media.names import names_image

@@ -26,8 +26,7 @@ from openvse.layers.attention import checked_dropout
 from openvse.layers.recurrence import packed_gru
 from openvse.registry import Maker
 from openvse.similarities.base import Similarity, slices
-from openvse.tokenization.vocabulary import UNKNOWN
-from openvse.tokenization.word_splitters import split_words
+from openvse.tokenization.vocabulary import UNKNOWN, split_words
 from openvse.types import EmbeddingSet, Features, Graph, Inputs, moved, on_cpu
 
 ROLES = (

@@ -17,13 +17,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from openvse.corpus import Corpus
-from openvse.datasets.layout import first_file, reading_json
+from openvse.datasets.rows import first_file, reading_json
 from openvse.errors import DataError
-from openvse.evaluation.ensemble import Member
+from openvse.evaluation.embed import Member
 from openvse.evaluation.metrics import RECALL_AT, grouped_intervals
-from openvse.evaluation.protocols import Judge
 from openvse.evaluation.ranking import QueryRanks, rank_by_counting
-from openvse.evaluation.report import metric_title
+from openvse.evaluation.report import Judge, metric_title
 from openvse.files import read_lines
 from openvse.output.documents import Document
 from openvse.output.table import Table

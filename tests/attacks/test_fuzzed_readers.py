@@ -24,7 +24,7 @@ from openvse.features.writer import FeatureStoreWriter
 from openvse.indexing.manifest import read_manifest
 from openvse.media.headers import read_xmp
 from openvse.model.folder import read_config
-from openvse.runtime.description import read_description
+from openvse.runtime.model import read_description
 from openvse.tokenization.vocabulary import Vocabulary
 from openvse_papers.released import read_vocabulary
 from photographs import read_header

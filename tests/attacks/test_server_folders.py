@@ -193,7 +193,7 @@ def test_a_bad_line_ends_neither_a_start_nor_an_update(own_place: Place, model: 
 def test_the_watcher_goes_on_whatever_an_update_or_the_system_raises(
     own_place: Place, model: TwoTower, monkeypatch, caplog
 ) -> None:
-    from openvse.serving import watching
+    from openvse.serving import service as watching
 
     for name in ("_RETRY_S", "_SCAN_S"):
         monkeypatch.setattr(watching, name, 0.01)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from openvse.cli.stopping import Stopped, describe_stop, going_on, stop_behind, stoppable
+from openvse.cli.progress import Stopped, describe_stop, going_on, stop_behind, stoppable
 from openvse.tasks.recipes import load_recipe
 from openvse.tasks.run import run_recipe
 from openvse.training.records import EpochReport, Silent

@@ -13,7 +13,7 @@ import openvse
 from openvse.cli.app import app
 from openvse.conversion import weights
 from openvse.conversion.convert import convert, published_folder
-from openvse.conversion.published import PUBLISHED
+from openvse.conversion.weights import PUBLISHED
 from openvse.errors import CheckpointError, ModelError
 from openvse.files import locked
 from openvse.model import base

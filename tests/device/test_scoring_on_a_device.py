@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from openvse.evaluation import rank_by_counting
-from openvse.evaluation.calibrate import ScoreCounts
-from openvse.evaluation.ensemble import Member
+from openvse.evaluation.embed import Member
 from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.reliability import ScoreCounts
 from openvse.evaluation.rerank import Reranker
 from openvse.fusion import ScoreAttentionFusion
 from openvse.similarities import SIMILARITIES, SetMax, Similarity

@@ -16,7 +16,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from openvse.encoding import encode
-from openvse.encoding.listing import list_records
+from openvse.encoding.run import list_records
 from openvse.errors import DataError, ModelError, OpenVSEError
 from openvse.indexing import Index, embedding
 from openvse.model.two_tower import TwoTower

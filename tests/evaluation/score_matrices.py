@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from openvse.evaluation.calibrate import ScoreCounts
-from openvse.evaluation.ensemble import Member
+from openvse.evaluation.embed import Member
+from openvse.evaluation.reliability import ScoreCounts
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet, Relevance
 

@@ -11,8 +11,7 @@ import torch
 
 from openvse.corpus import Corpus
 from openvse.errors import DataError
-from openvse.evaluation.bank import make_bank
-from openvse.evaluation.ensemble import Member
+from openvse.evaluation.embed import Member, make_bank
 from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.report import Report
 from openvse.evaluation.rerank import Reranker

@@ -14,8 +14,7 @@ from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError, StoreError
 from openvse.evaluation import rank_by_counting
-from openvse.evaluation.embed import embed_corpus, embed_ensemble
-from openvse.evaluation.ensemble import Member, mean_scores
+from openvse.evaluation.embed import Member, embed_corpus, embed_ensemble, mean_scores
 from openvse.evaluation.evaluator import evaluate_sets
 from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from openvse.cli.app import app
 from openvse.errors import DataError, ModelError
 from openvse.evaluation.evaluator import evaluate_sets
-from openvse.evaluation.processes import ALONE, Processes
+from openvse.evaluation.ranking import ALONE, Processes
 from openvse.evaluation.report import Report
 from openvse.functional import normalize, set_max_scores
 from openvse.retrieval.build import build_model

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from openvse.corpus import Corpus, Record, build_corpus
-from openvse.evaluation.protocols import protocols_of
+from openvse.evaluation.report import protocols_of
 from openvse_papers.protocols import PROTOCOLS
 
 SAID = (("a", "a dog", "A dog", "a cat", "a dog", "two", "three"), ("b", "a cat", "four"), ("c", "a dog"))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from openvse.errors import DataError, ModelError
-from openvse.evaluation.ensemble import Member
+from openvse.evaluation.embed import Member
 from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.report import Report
 from openvse.evaluation.rerank import Reranker

@@ -16,9 +16,7 @@ from openvse import IndexSettings
 from openvse.conversion.convert import convert
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
-from openvse.evaluation.bank import make_bank
-from openvse.evaluation.embed import embed_corpus
-from openvse.evaluation.ensemble import Member
+from openvse.evaluation.embed import Member, embed_corpus, make_bank
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.search import Page

@@ -29,7 +29,7 @@ from openvse.functional import pad
 from openvse.kernels import is_traced, tracing
 from openvse.model.two_tower import TwoTower
 from openvse.runtime import OnnxModel
-from openvse.runtime.description import read_description
+from openvse.runtime.model import read_description
 from openvse.scoring.calibration import Calibration, CalibrationData
 from tests import torchless
 from tests.cli.album import write_album

@@ -10,12 +10,10 @@ from openvse.aggregators import GPO
 from openvse.backbones import Precomputed, ResNet
 from openvse.encoders import BiGRU, ImageEncoder
 from openvse.errors import StoreError
-from openvse.features.extract import extract_features
+from openvse.features.extract import StoredFeatures, extract_features, find_stored_features
 from openvse.features.store import SOURCES, FeatureStore, read_sources
-from openvse.features.stored_features import StoredFeatures, find_stored_features
 from openvse.indexing import Index, build_index
-from openvse.model.tower import Tower
-from openvse.model.two_tower import TwoTower
+from openvse.model.two_tower import Tower, TwoTower
 from openvse.similarities import SetMax
 from tests.conftest import PhotoMaker
 

@@ -17,8 +17,7 @@ from openvse.encoders.projections import ResidualMLP
 from openvse.errors import ModelError
 from openvse.fusion import ScoreAttentionFusion
 from openvse.indexing import Index, build_index
-from openvse.model.tower import Tower
-from openvse.model.two_tower import TwoTower
+from openvse.model.two_tower import Tower, TwoTower
 from openvse.search import SearchEngine
 from openvse.similarities import Fused, SetMax
 from openvse_papers.vqa.answerer import Answerer

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from openvse.aggregators import Tokens
 from openvse.encoders.base import Encoder
-from openvse.model.tower import Tower, evaluating
+from openvse.model.two_tower import Tower, evaluating
 from openvse.types import Features, Inputs
 
 

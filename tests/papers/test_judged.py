@@ -12,7 +12,7 @@ from coco_judgements import write_coco, write_cxc, write_eccv
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, OpenVSEError
-from openvse.evaluation.protocols import protocol_named
+from openvse.evaluation.report import protocol_named
 from openvse.similarities import SetMax
 from openvse.training.kind import Request, under_protocol
 from openvse.types import EmbeddingSet, Relevance

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from openvse.evaluation.findings import Findings
+from openvse.evaluation.report import Findings
 from openvse.report.page import published_elsewhere
 
 

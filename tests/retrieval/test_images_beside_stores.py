@@ -10,8 +10,7 @@ import yaml
 
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError, StoreError
-from openvse.evaluation.embed import embed_corpus
-from openvse.evaluation.ensemble import Member
+from openvse.evaluation.embed import Member, embed_corpus
 from openvse.evaluation.evaluator import evaluate_sets
 from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from openvse.runtime.description import EXPORT, Description, Side
+from openvse.runtime.model import EXPORT, Description, Side
 from openvse.tokenization.vocabulary import Vocabulary
 
 COLOURS = {"red": (200, 20, 20), "green": (20, 180, 40), "blue": (30, 40, 210)}

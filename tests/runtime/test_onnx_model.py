@@ -11,7 +11,7 @@ from openvse.errors import DataError, ModelError
 from openvse.indexing import Index, build_index
 from openvse.runtime import OnnxModel
 from openvse.runtime.arrays import ArraySet, score_sets
-from openvse.runtime.description import is_export
+from openvse.runtime.model import is_export
 from openvse.runtime.reading import Preprocessing
 from openvse.search import Page, Query, SearchEngine
 from openvse.search.exact import ExactSearch

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from openvse.functional import normalize, set_max_scores
 from openvse.indexing.vector_files import MappedVectors
-from openvse.retrieval.comparison import ModelComparison
+from openvse.retrieval.hit_reranker import ModelComparison
 from openvse.runtime.arrays import ArraySet
 from openvse.search.exact import ArrayComparison, EmbeddedQueries, ExactSearch
 from openvse.similarities import Order, SetMax

@@ -37,8 +37,8 @@ from openvse.media.text_reading import (
     pieces_of,
 )
 from openvse.search import Hit, Page, SearchEngine
-from openvse.search.rank_fusion import WordHits
-from openvse.search.text_hits import REACH, beside_each_other
+from openvse.search.exact import WordHits
+from openvse.search.hits import REACH, beside_each_other
 from openvse.search.updating import IndexSettings, IndexUpdate, index
 from openvse.types import EmbeddingSet
 

@@ -9,7 +9,7 @@ from openvse.errors import ModelError
 from openvse.indexing import Index
 from openvse.indexing.manifest import find_model, read_manifest
 from openvse.pipeline import WorkProgress
-from openvse.search.cache import ByteCache
+from openvse.search.hits import ByteCache
 from openvse.search.updating import IndexSettings, index
 from openvse.stores.choice import EngineAddress
 from tests.runtime.colour_export import write_export

@@ -23,7 +23,7 @@ from openvse.model.two_tower import TwoTower
 from openvse.retrieval.hit_reranker import HitReranker
 from openvse.scoring.calibration import Calibration, CalibrationData
 from openvse.search import Hit, Page, Query, SearchEngine
-from openvse.search.rank_fusion import DEPTH, MOST, Ranking, WordHits, joined
+from openvse.search.exact import DEPTH, MOST, Ranking, WordHits, joined
 from openvse.types import EmbeddingSet
 from tests.failures import Failures
 

@@ -13,10 +13,9 @@ from openvse.files import locked
 from openvse.indexing import Index
 from openvse.indexing.readings import read_texts
 from openvse.model.two_tower import TwoTower
-from openvse.serving import watching
-from openvse.serving.service import Service
+from openvse.serving import service as watching
+from openvse.serving.service import FolderWatch, Service
 from openvse.serving.settings import Settings
-from openvse.serving.watching import FolderWatch
 from photographs import xmp_packet
 from tests.conftest import draw_photo
 from tests.serving.conftest import SIGN, Place, Signs, client_of, wait_for
@@ -148,7 +147,7 @@ def writing(place: Place) -> Iterator[None]:
 def test_an_update_waits_for_another_writer(
     own_place: Place, model: TwoTower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("openvse.serving.watching._RETRY_S", 0.1)
+    monkeypatch.setattr("openvse.serving.service._RETRY_S", 0.1)
     with watched(own_place, model) as found:
         with writing(own_place):
             draw_photo(80).save(own_place.photos / "80.jpg")
@@ -180,7 +179,7 @@ def test_folders_that_cannot_be_watched_are_looked_at(
         raise OSError("limit of watches reached")
 
     monkeypatch.setattr("watchfiles.watch", refuse)
-    monkeypatch.setattr("openvse.serving.watching._SCAN_S", 0.1)
+    monkeypatch.setattr("openvse.serving.service._SCAN_S", 0.1)
     with watched(own_place, model) as found:
         draw_photo(90).save(own_place.photos / "90.jpg")
         wait_for(lambda: "90.jpg" in found())

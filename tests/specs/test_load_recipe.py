@@ -9,7 +9,7 @@ import pytest
 from openvse.assembly.parts import build_part
 from openvse.backbones import BACKBONES
 from openvse.errors import ModelError, RecipeError
-from openvse.evaluation.protocols import protocol_named
+from openvse.evaluation.report import protocol_named
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs.load import about, apply_override, dump_yaml, list_recipes, parse_yaml, read_recipe, validated
 from openvse.specs.model import Part

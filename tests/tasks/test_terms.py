@@ -14,8 +14,7 @@ from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.similarities import SIMILARITIES
 from openvse.specs.load import list_recipes
 from openvse.tasks.recipes import load_recipe
-from openvse.tasks.terms import PaperTerm, paper_terms
-from openvse.train_cli.listing import terms_as_text
+from openvse.train_cli.listing import PaperTerm, paper_terms, terms_as_text
 from openvse_papers.vqa.recipe import VQARecipe
 from tests.failures import Failures
 from tests.leaf_commands import whole_program

@@ -21,8 +21,7 @@ from openvse.datasets import open_corpus
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import pad
 from openvse.model.base import Model
-from openvse.model.tower import Tower, evaluating
-from openvse.model.two_tower import TwoTower
+from openvse.model.two_tower import Tower, TwoTower, evaluating
 from openvse.specs import RunRecipe
 from openvse.specs.model import ModelSpec
 from openvse.tasks import TASKS, task_kind

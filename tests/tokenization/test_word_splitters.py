@@ -4,8 +4,7 @@ import pytest
 
 from openvse.encoders import BiGRU
 from openvse.errors import ModelError
-from openvse.tokenization.vocabulary import Vocabulary
-from openvse.tokenization.word_splitters import WORD_SPLITTERS, NLTKSplitter, WordsSplitter, split_words
+from openvse.tokenization.vocabulary import WORD_SPLITTERS, NLTKSplitter, Vocabulary, WordsSplitter, split_words
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import pytest
 
 from openvse.retrieval.training import RetrievalTask
-from openvse.training import collapse
+from openvse.training import records as collapse
 from openvse.training import trainer as module
-from openvse.training.collapse import EQUAL_ANSWERS, EQUAL_EMBEDDINGS, CollapseDetector
+from openvse.training.records import EQUAL_ANSWERS, EQUAL_EMBEDDINGS, CollapseDetector
 from openvse.training.trainer import EpochClock
 from openvse_papers.vqa.training import AnsweringTask
 from tests.naming import names

@@ -336,8 +336,8 @@ def test_nan_stops_and_names_the_batch(corpus: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_collapse_is_diagnosed(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openvse.training.collapse.EVERY", 1)
-    monkeypatch.setattr("openvse.training.collapse.WINDOW", 20)
+    monkeypatch.setattr("openvse.training.records.EVERY", 1)
+    monkeypatch.setattr("openvse.training.records.WINDOW", 20)
     tree = tiny_tree(corpus, phases=[{"epochs": 6}])
     tree["optimizer"]["learning_rate"] = 1e-12
     # Scores do not matter beside it.

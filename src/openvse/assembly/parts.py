@@ -32,7 +32,7 @@ from openvse.objectives import CRITERIA, MINERS, Criterion, Miner
 from openvse.registry import Configured, Maker, Registry
 from openvse.specs.load import describe
 from openvse.specs.model import Part, TowerSpec
-from openvse.tokenization.word_splitters import WORD_SPLITTERS, WordSplitter
+from openvse.tokenization.vocabulary import WORD_SPLITTERS, WordSplitter
 from openvse.types import EmbeddingSet, Features
 
 PartT = TypeVar("PartT")

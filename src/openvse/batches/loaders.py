@@ -23,7 +23,7 @@ from openvse.errors import BadImageError, DataError, ModelError, StoreError
 from openvse.features.extract import text_id
 from openvse.features.store import FeatureStore
 from openvse.functional import position_mask
-from openvse.media.packed import ImageFile
+from openvse.media.listing import ImageFile
 from openvse.pipeline import DECODERS, ahead, failure_reason, tell_skipped
 from openvse.types import Batch, FeatureSource, Inputs, QuestionBatch
 

@@ -15,7 +15,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from openvse import __version__
-from openvse.cli.stopping import describe_stop, stop_behind, stoppable
+from openvse.cli.progress import describe_stop, stop_behind, stoppable
 from openvse.errors import MissingHalfError, OpenVSEError, message_of
 from openvse.files import NO_ROOM, refusal_of_disk
 from openvse.halves import INSTALL, refusal_of, training_module

@@ -24,6 +24,32 @@ from openvse.settings import FIRST, Declared, check_settings, settings_of
 if TYPE_CHECKING:
     from openvse.pipeline import Workers
     from openvse.search.provided import RanksAgain
+import json
+
+from openvse import __version__
+from openvse.cli.progress import voice
+from openvse.files import whole_characters
+
+SCHEMA = 1
+"""Version of the document. It grows by one when a key changes its meaning or is removed, not when a key is added."""
+
+
+def print_json(command: str, result: Mapping[str, object]) -> None:
+    """Print the result of a command such as "data check" with its warnings. NaN and infinity are not written."""
+    document = {
+        "schema": SCHEMA,
+        "openvse": __version__,
+        "command": command,
+        "warnings": voice.warnings,
+        "result": result,
+    }
+    typer.echo(json_of(document, indent=2))
+
+
+def json_of(content: Mapping[str, object], indent: int | None = None) -> str:
+    """Return content as JSON in ASCII, without halves of characters, which names of files may hold."""
+    whole = json.loads(whole_characters(json.dumps(content, allow_nan=False, ensure_ascii=False)))
+    return json.dumps(whole, indent=indent)
 
 
 @dataclass(frozen=True)

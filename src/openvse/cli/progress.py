@@ -1,16 +1,19 @@
-"""Progress, notes and warnings, printed on standard error. Standard output only has results."""
+"""Progress, notes, warnings and the end by a signal, on standard error. Standard output only has results."""
 
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shlex
+import signal
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
@@ -18,8 +21,63 @@ from rich.table import Column
 from rich.text import Text
 
 from openvse.errors import IN_PYTHON
+from openvse.files import stops_handled
 from openvse.media.names import escaped
 from openvse.pipeline import SKIPPED
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked the process to end. Code that handles a Ctrl-C handles this too."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise ``Stopped`` while the block runs. For SIGINT Python raises KeyboardInterrupt.
+
+    A signal that the process ignored from its start (``nohup``) stays ignored. Processes that are forked inside the
+    block, such as the workers of a data loader, end at once, as they would without it.
+    """
+    owner = os.getpid()
+
+    def stop(number: int, _: FrameType | None) -> None:
+        if os.getpid() != owner:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        raise Stopped(number)
+
+    with stops_handled(stop, lambda handler: handler == signal.SIG_DFL):
+        yield
+
+
+@contextmanager
+def going_on(how: str) -> Iterator[None]:
+    """Tell the user after "interrupted: " how to continue when the block is stopped, and which work is kept."""
+    try:
+        yield
+    except BaseException as error:
+        if (stop := stop_behind(error)) is not None:
+            stop.add_note(how)
+        raise
+
+
+def stop_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+    """Return the stop that caused an error, if any. A library that is stopped while it writes raises its own error."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def describe_stop(stop: KeyboardInterrupt) -> tuple[str, int]:
+    """Return the last line of a stopped command, and its exit status: 128 + the number of the signal."""
+    number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
+    by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
+    notes = getattr(stop, "__notes__", ["run the command again"])
+    return f"interrupted{by}: {notes[0]}", 128 + number
+
 
 console = Console(stderr=True)
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from openvse.backbones.pretrained import FINGERPRINT_FILE, identify, load_or_explain, load_processor, load_tokenizer
-from openvse.conversion.published import PUBLISHED
 from openvse.conversion.weights import (
     OPEN_CLIP_CONFIG,
     OPEN_CLIP_WEIGHTS,
+    PUBLISHED,
     WEIGHTS,
     ModelFiles,
     Names,

@@ -14,9 +14,8 @@ from jaxtyping import Bool, Int
 from openvse.corpus.splits import canonical_split, completed_splits, split_positions, without_leakage
 from openvse.errors import DataError, NoCaptionsError
 from openvse.files import whole_characters
-from openvse.media.listing import Problem, skipped
+from openvse.media.listing import ImageFile, Problem, skipped
 from openvse.media.matching import FoundFiles, find_files
-from openvse.media.packed import ImageFile
 from openvse.types import FeatureSource, Relevance
 
 

@@ -13,8 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from openvse.errors import BadImageError, DataError
-from openvse.media.listing import Problem
-from openvse.media.packed import FileSlice, ImageFile, content_digest
+from openvse.media.listing import FileSlice, ImageFile, Problem, content_digest
 from openvse.types import OnProgress
 
 _TAIL_BYTES = 4096

@@ -26,7 +26,7 @@ from openvse.media.names import escaped
 from openvse.media.near_duplicates import SeenImage, duplicate_pairs, see_images
 from openvse.output.table import Cell, Table
 from openvse.specs.load import read_recipe
-from openvse.tokenization.word_splitters import split_words
+from openvse.tokenization.vocabulary import split_words
 from openvse.types import OnProgress
 
 _NO_LEAKAGE = f"{LEAKAGE}: no two splits share a file"

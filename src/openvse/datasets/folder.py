@@ -15,7 +15,6 @@ from typing import Any
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.splits import is_split
-from openvse.datasets.layout import first_file, named_splits, refuse_outside_text, with_folder_splits
 from openvse.datasets.parquet import ARROW_SUFFIXES, column_names, identified, read_arrow, read_columns
 from openvse.datasets.rows import (
     COMMENTS,
@@ -25,10 +24,14 @@ from openvse.datasets.rows import (
     captions_in,
     check_size,
     field_names,
+    first_file,
+    named_splits,
     numbered_objects,
     read_record,
     read_rows,
+    refuse_outside_text,
     table_lines,
+    with_folder_splits,
 )
 from openvse.errors import DataError
 from openvse.media.listing import Problem, list_media, skipped, walk_files

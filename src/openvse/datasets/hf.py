@@ -9,9 +9,8 @@ from typing import Any
 
 from openvse.corpus.corpus import Corpus
 from openvse.datasets.folder import open_folder
-from openvse.datasets.layout import named_splits, reading_json, refuse_outside
 from openvse.datasets.parquet import ARROW_SUFFIXES, arrow_corpus, find_arrow
-from openvse.datasets.rows import USUAL, Columns
+from openvse.datasets.rows import USUAL, Columns, named_splits, reading_json, refuse_outside
 from openvse.datasets.webdataset import find_shards, shards_corpus
 from openvse.errors import DataError, RecipeError, message_of
 from openvse.specs.load import parse_yaml

@@ -14,11 +14,9 @@ from typing import Any
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.splits import equal_content
-from openvse.datasets.layout import named_splits
-from openvse.datasets.rows import SPLIT_FIELD, USUAL, Columns, check_size, kind_of_value, read_record
+from openvse.datasets.rows import SPLIT_FIELD, USUAL, Columns, check_size, kind_of_value, named_splits, read_record
 from openvse.errors import BadImageError, DataError, OpenVSEError, install, message_of
-from openvse.media.listing import Problem, walk_files
-from openvse.media.packed import PackedFile
+from openvse.media.listing import PackedFile, Problem, walk_files
 
 ARROW_SUFFIXES = (".parquet", ".arrow")
 """The suffixes of the files that this module reads."""

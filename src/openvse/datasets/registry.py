@@ -22,10 +22,9 @@ from openvse.datasets.folder import (
     open_table,
 )
 from openvse.datasets.hf import SAVED, open_hf
-from openvse.datasets.layout import refuse_outside
 from openvse.datasets.openmoji import open_openmoji
 from openvse.datasets.parquet import ARROW_SUFFIXES, find_arrow, open_parquet
-from openvse.datasets.rows import USUAL, Columns
+from openvse.datasets.rows import USUAL, Columns, refuse_outside
 from openvse.datasets.webdataset import find_shards, open_webdataset
 from openvse.errors import DataError, NoCaptionsError, RecipeError, nearest
 from openvse.media.listing import list_media

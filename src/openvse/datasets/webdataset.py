@@ -10,13 +10,11 @@ from pathlib import Path
 
 from openvse.corpus.corpus import Corpus, Record, build_corpus
 from openvse.corpus.splits import equal_content
-from openvse.datasets.layout import named_splits
-from openvse.datasets.rows import captions_in, check_size, read_record
+from openvse.datasets.rows import captions_in, check_size, named_splits, read_record
 from openvse.errors import DataError, TextError, decoded_text, message_of
 from openvse.files import parse_json
-from openvse.media.listing import LeftOut, Problem, kind_left_out, walk_files
+from openvse.media.listing import FileSlice, LeftOut, Problem, kind_left_out, walk_files
 from openvse.media.names import escaped, is_image, is_video_name
-from openvse.media.packed import FileSlice
 
 _TEXTS = ("txt", "caption", "json")
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")

@@ -24,8 +24,19 @@ from openvse.files import text_lines
 from openvse.layers.attention import checked_dropout
 from openvse.layers.recurrence import final_states, packed_gru, start_orthogonally, states_at_end
 from openvse.registry import Maker
-from openvse.tokenization.vocabulary import END, MASK, SPECIALS, START, UNKNOWN, Coverage, UnknownWord, Vocabulary
-from openvse.tokenization.word_splitters import Splitter, WordSplitter, WordsSplitter
+from openvse.tokenization.vocabulary import (
+    END,
+    MASK,
+    SPECIALS,
+    START,
+    UNKNOWN,
+    Coverage,
+    Splitter,
+    UnknownWord,
+    Vocabulary,
+    WordSplitter,
+    WordsSplitter,
+)
 from openvse.types import Features, Inputs
 
 _logger = logging.getLogger(__name__)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from openvse.batches.loaders import (
     PlacedInputs,
@@ -24,13 +25,169 @@ from openvse.batches.loaders import (
 )
 from openvse.corpus import Corpus
 from openvse.errors import DataError, ModelError
-from openvse.evaluation.ensemble import Member
-from openvse.evaluation.processes import ALONE, Processes
+from openvse.evaluation.metrics import Metrics
+from openvse.evaluation.ranking import ALONE, Processes
 from openvse.features.store import FeatureStore
+from openvse.functional import at_least_single
 from openvse.media.listing import skipped
-from openvse.model.tower import Tower
-from openvse.model.two_tower import TwoTower, embed
+from openvse.model.two_tower import Tower, TwoTower, embed
+from openvse.scoring.hubs import MOST_IMAGES, MOST_TEXTS, BankQueries, QueryBank, beta_of, measure_attraction, penalties
+from openvse.similarities import Similarity
 from openvse.types import EmbeddingSet, FeatureSource, OnProgress
+
+Scorer = Callable[[EmbeddingSet, EmbeddingSet], Float[Tensor, "I T"]]
+"""A similarity: any module or function that scores all pairs."""
+
+_PAIRS_AT_ONCE = 2048
+
+
+@dataclass(frozen=True)
+class Member:
+    """One model's embeddings of the items, and the similarity that scores them.
+
+    Attributes:
+        images: I embedded images.
+        texts: T embedded texts.
+        similarity: the function that scores a block of images against a block of texts.
+    """
+
+    images: EmbeddingSet
+    texts: EmbeddingSet
+    similarity: Scorer
+
+    @property
+    def device(self) -> torch.device:
+        """The device that scores pairs: the similarity's, or for a function the images' device."""
+        return self.similarity.device if isinstance(self.similarity, Similarity) else self.images.vectors.device
+
+    @property
+    def products(self) -> int:
+        """The number of pairs of embeddings behind one score."""
+        return self.images.vectors.shape[1] * self.texts.vectors.shape[1]
+
+    def part(self, images: slice, texts: Int[Tensor, "t"]) -> Member:
+        """Return some of the images and some of the texts."""
+        return replace(self, images=self.images[images], texts=self.texts[texts.to(self.texts.mask.device)])
+
+    def score(self, rows: slice, columns: slice) -> Float[Tensor, "i t"]:
+        """Move a block to the device and score it in at least single precision."""
+        sides = (some.to(self.device) for some in (self.images[rows], self.texts[columns]))
+        return at_least_single(self.similarity(*map(_precise, sides)))
+
+    @torch.inference_mode()
+    def score_pairs(
+        self, images: Int[Tensor, "P"], texts: Int[Tensor, "P"], count: Callable[[int], None] | None = None
+    ) -> Float[Tensor, "P"]:
+        """Score listed pairs, some at a time. Each item of such a part is moved to the device once.
+
+        Args:
+            images: the image of each pair.
+            texts: the text of each pair.
+            count: a function to call with the number of pairs that were scored last.
+
+        Raises:
+            ModelError: the similarity is a function that scores only whole blocks.
+        """
+        if not isinstance(self.similarity, Similarity):
+            raise ModelError("its similarity scores only whole blocks: give one of pairs, such as fused or set_max")
+        parts = []
+        for some in zip(torch.split(images, _PAIRS_AT_ONCE), torch.split(texts, _PAIRS_AT_ONCE), strict=True):
+            some_images, rows = _distinct(self.images, some[0], self.device)
+            some_texts, columns = _distinct(self.texts, some[1], self.device)
+            parts.append(at_least_single(self.similarity.pairs(some_images, some_texts, rows, columns)))
+            if count is not None:
+                count(len(rows))
+        return torch.cat(parts)
+
+
+def mean_scores(members: Sequence[Member], rows: slice, columns: slice) -> Float[Tensor, "i t"]:
+    """Average the members' scores of a block: ``s = 1/M sum_m s_m`` (the ensembles of VSE-infinity, Table 2).
+
+    The average is on the device of the first member. Memory holds two blocks at a time for any number of members.
+    """
+    device = members[0].device
+    total = reduce(torch.add, (member.score(rows, columns).to(device) for member in members))
+    return total / len(members) if len(members) > 1 else total
+
+
+def _distinct(
+    embedded: EmbeddingSet, positions: Int[Tensor, "P"], device: torch.device | str
+) -> tuple[EmbeddingSet, Int[Tensor, "P"]]:
+    """Gather each distinct item once, on a device, and return the place of each position among them."""
+    distinct, place = torch.unique(positions, return_inverse=True)
+    return _precise(embedded[distinct.to(embedded.mask.device)].to(device)), place.to(device)
+
+
+def _precise(embedded: EmbeddingSet) -> EmbeddingSet:
+    """Convert half-precision embeddings to single precision, since coarse scores would make ties."""
+    return replace(embedded, vectors=at_least_single(embedded.vectors))
+
+
+Penalties = tuple[Float[np.ndarray, "_"], Float[np.ndarray, "_"]]
+"""The penalties that are subtracted from the scores of each image and of each text."""
+
+
+@dataclass(frozen=True)
+class HubsOut:
+    """The metrics with hubs taken out, and the query bank."""
+
+    bank: str
+    num_images: int
+    num_texts: int
+    metrics: Metrics
+
+
+def drawn_for_bank(corpus: Corpus) -> Corpus:
+    """Return the images and captions of a query bank: a part of a corpus, drawn with a fixed seed, in random order."""
+    return corpus.select(np.random.default_rng(0).permutation(len(corpus))[:MOST_IMAGES])
+
+
+def make_bank(model: str, member: Member, drawn: Corpus) -> QueryBank:
+    """Return the bank of the model with this fingerprint. Raise DataError if it cannot be halved."""
+    pairs, half = drawn.relevance, len(drawn) // 2
+    owners = np.zeros(pairs.num_texts, np.int64)
+    owners[pairs.texts[::-1]] = pairs.images[::-1]  # they rise, as texts are numbered by their first image
+    member = replace(member, texts=member.texts[:MOST_TEXTS])
+    middle = int(np.searchsorted(owners[:MOST_TEXTS], half))
+    if not (half and 0 < middle < len(member.texts)):
+        raise DataError(f"{drawn.name} has too few images with captions for a query bank: give more")
+    score, width = _scores(member), len(drawn)
+    scores = np.concatenate([score(slice(start, start + 256)) for start in range(0, width, 256)])
+
+    def kept(queries: EmbeddingSet, middle: int, scores: Float[np.ndarray, "n q"]) -> BankQueries:
+        arrays = queries.vectors.half().cpu().numpy(), queries.mask.cpu().numpy()
+        return BankQueries(*arrays, middle, beta_of(scores))
+
+    return QueryBank(model, kept(member.texts, middle, scores), kept(member.images, half, scores.T))
+
+
+def bank_penalties(member: Member, bank: QueryBank) -> Penalties:
+    """Return the penalties to subtract from the scores of the images and of the texts of some data."""
+
+    def of(asked: Member, count: int, queries: BankQueries, *, swapped: bool) -> Float[np.ndarray, "n"]:
+        halves = measure_attraction(_scores(asked, swapped=swapped), count, queries.middle, queries.beta)
+        return penalties(halves, queries.middle / len(queries.mask), queries.beta)[0]
+
+    texts, images = (
+        EmbeddingSet(torch.from_numpy(each.vectors).float(), torch.from_numpy(each.mask))
+        for each in (bank.texts, bank.images)
+    )
+    return (
+        of(replace(member, texts=texts), len(member.images), bank.texts, swapped=False),
+        of(replace(member, images=images), len(member.texts), bank.images, swapped=True),
+    )
+
+
+def _scores(member: Member, *, swapped: bool = False) -> Callable[[slice], Float[np.ndarray, "i q"]]:
+    """Return a function that scores some images with all texts, or some texts with all images if ``swapped``."""
+
+    @torch.inference_mode()
+    def score(items: slice) -> Float[np.ndarray, "i q"]:
+        whole = slice(None)
+        scores = member.score(*((whole, items) if swapped else (items, whole))).float().cpu().numpy()
+        return scores.T if swapped else scores
+
+    return score
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from openvse.corpus.corpus import SharedTexts
 from openvse.errors import DataError, check_number
-from openvse.evaluation.bank import Penalties, bank_penalties
-from openvse.evaluation.ensemble import Member, Scorer, mean_scores
+from openvse.evaluation.embed import Member, Penalties, Scorer, bank_penalties, mean_scores
 from openvse.evaluation.metrics import (
     Replicates,
     bootstrap_replicates,
@@ -26,8 +25,7 @@ from openvse.evaluation.metrics import (
     percentile_intervals,
     retrieval_metrics,
 )
-from openvse.evaluation.processes import ALONE, Processes
-from openvse.evaluation.ranking import QueryRanks, Ranks, SeeBlock, rank_by_counting
+from openvse.evaluation.ranking import ALONE, Processes, QueryRanks, Ranks, SeeBlock, rank_by_counting
 from openvse.evaluation.report import Outcomes, Protocol, QueryOutcomes, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Best, Proposals, Reranker, rerank
 from openvse.scoring.hubs import QueryBank

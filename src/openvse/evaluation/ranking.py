@@ -3,18 +3,54 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from openvse.errors import DataError, ModelError
 from openvse.evaluation.places import PlaceCounter, Places
-from openvse.evaluation.processes import ALONE, Processes
 from openvse.types import Relevance
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes that evaluate together, seen by one of them. All of them make the same calls.
+
+    One process alone needs no process group of ``torch.distributed``.
+    """
+
+    rank: int = 0
+    count: int = 1
+
+    def gather(self, mine: Result) -> list[Result]:
+        """Return the results of all processes, in the order of their ranks."""
+        if self.count == 1:
+            return [mine]
+        parts: list[Result | None] = [None] * self.count
+        dist.all_gather_object(parts, mine)
+        return cast("list[Result]", parts)
+
+    def take_turns(self, tasks: Iterable[Task], work: Callable[[Task], Result]) -> Iterator[tuple[Task, Result]]:
+        """Yield every task with its result. Each process does one of ``count`` consecutive tasks."""
+        remaining = iter(tasks)
+        while turn := list(islice(remaining, self.count)):
+            mine = work(turn[self.rank]) if self.rank < len(turn) else None
+            yield from zip(turn, cast("list[Result]", self.gather(mine)), strict=False)
+
+
+ALONE = Processes()
+"""One process that does everything itself."""
+
 
 ScoreBlock = Callable[[slice, slice], Float[Tensor, "I T"]]
 """A function that scores some images against some texts. It may be called twice and must return the same scores."""

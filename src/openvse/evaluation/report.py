@@ -2,19 +2,194 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.corpus.corpus import SharedTexts
-from openvse.evaluation.bank import HubsOut
+from openvse.corpus import Corpus
+from openvse.corpus.corpus import SharedTexts, merge_identical
+from openvse.errors import DataError, choices, nearest
+from openvse.evaluation.embed import HubsOut, Member
 from openvse.evaluation.metrics import SIDES, Metrics, Replicates, metric_names, metric_of, pool_of
 from openvse.evaluation.reliability import Reliability
+from openvse.media.listing import ImageFile
 from openvse.output.documents import CONFIDENCE, Document
 from openvse.output.table import Table, data_frame
+from openvse.registry import Registry, installed, load_part
+from openvse.specs.load import parse_yaml
+
+if TYPE_CHECKING:
+    from openvse.output.documents import Document
+
+
+@dataclass(frozen=True)
+class TestProtocol:
+    """A protocol under which figures are published.
+
+    ``items`` is 0 where the number of images, clips or questions is not fixed. The metrics of the ``folds``, runs of
+    consecutive images, are averaged. With ``every``, all relevant items are placed (mAP@R and the like). ``pool``
+    selects the sentences: all, the first five of each image, the last of each clip, or all, equal ones ``merged``.
+    """
+
+    __test__ = False  # pytest takes the name for a test
+
+    name: str
+    data: str
+    title: str
+    items: int
+    texts: int = 0
+    split: str = "test"
+    folds: int = 1
+    task: str = "retrieval"
+    annotations: str = ""
+    every: bool = False
+    pool: Literal["all", "first_five", "last", "merged"] = "all"
+    code: str = ""
+
+    def pooled(self, corpus: Corpus) -> Corpus:
+        """Return a corpus with the sentences that count, or the corpus itself if these are all of its texts."""
+        if self.pool == "all":
+            return corpus
+        if self.pool == "merged":
+            return merge_identical(corpus, key=str)
+        images, most, step = corpus.relevance.images, *((5, 1) if self.pool == "first_five" else (1, -1))
+        seen = Counter[int]()
+        pooled = np.zeros(len(images), dtype=bool)
+        for place in range(len(images))[::step]:
+            pooled[place] = seen[images[place]] < most
+            seen[images[place]] += 1
+        return corpus if pooled.all() else corpus.with_pairs(pooled)
+
+    def fits(self, corpus: Corpus) -> bool:
+        """Return whether a part of a data set has the protocol's items, and only sentences that count."""
+        return len(corpus) == self.items and self.pooled(corpus) is corpus
+
+    def mismatch(self, items: int, texts: int) -> str:
+        """Return a line if the number of evaluated items differs from the protocol's, or ""."""
+        if self.items in (0, items) and self.texts in (0, texts):
+            return ""
+        wanted = " and ".join(f"{count:,}" for count in (self.items, self.texts) if count)
+        size = " and ".join(f"{count:,}" for count, want in ((items, self.items), (texts, self.texts)) if want)
+        return f"protocol {self.name} has {wanted} items, and {size} are evaluated: the figures are not of it"
+
+
+Judge: TypeAlias = Callable[[Path, Corpus, Member, str, Sequence[str]], "Document"]
+"""A function that measures embedded items against judgements of single pairs.
+
+Its arguments are the folder of the data, the items, their embeddings, the fingerprint of the model, and lines that the
+report says first.
+"""
+
+JUDGES: Registry[Judge] = Registry("judge", {})
+"""For each protocol with ``annotations``, what reads them, from a folder and the name of a split."""
+
+
+@cache
+def protocols() -> Mapping[str, TestProtocol]:
+    """Return all protocols by name. An installed package adds a mapping of some as ``protocols.NAME``."""
+    return {
+        name: each
+        for entry in installed("protocols").values()
+        for name, each in dict[str, TestProtocol](load_part(entry)).items()
+    }
+
+
+def read_protocols(text: str) -> dict[str, TestProtocol]:
+    """Return the protocols of a text in YAML, with the fields of each by its name."""
+    return {name: TestProtocol(name, **keys) for name, keys in parse_yaml(text).items()}
+
+
+def protocols_of(corpus: Corpus) -> tuple[str, ...]:
+    """Return the names of the protocols that a part of a data set fits."""
+    return tuple(name for name, protocol in protocols().items() if protocol.fits(corpus))
+
+
+def protocol_named(name: str) -> TestProtocol:
+    """Return a protocol. Raise DataError, with the nearest name, if no protocol has this name."""
+    known = [*protocols()]
+    if name not in known:
+        raise DataError(f"unknown protocol {name!r}{nearest(name, known)}{choices(known, 'openvse list protocols')}")
+    return protocols()[name]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A query, an answer or a result, as a page shows it: a text, an image, or both."""
+
+    text: str = ""
+    image: ImageFile | None = None
+
+
+@dataclass(frozen=True)
+class AnsweredQuery:
+    """One query with the results of one model, or of each of two models.
+
+    Attributes:
+        answers: the first results of the model, best first, or the first result of each model.
+        results: the quality of each model's answer, such as "right at 12".
+        right: a right answer. A report on one model leaves it out if it is among the results.
+    """
+
+    query: Shown
+    answers: tuple[Shown, ...]
+    hits: tuple[bool, ...]
+    results: tuple[str, ...]
+    right: Shown | None
+
+
+@dataclass(frozen=True)
+class AnsweredQueries:
+    """Queries of one direction at both ends of a list, each end from its extreme.
+
+    A model answers them best and worst, or the second model gains and loses most on them.
+    """
+
+    title: str
+    best: tuple[AnsweredQuery, ...]
+    worst: tuple[AnsweredQuery, ...]
+
+
+def largest_changes(gains: Float[np.ndarray, "Q"], count: int) -> tuple[Int[np.ndarray, "B"], Int[np.ndarray, "W"]]:
+    """Return the positions of the largest gains and of the largest losses, at most ``count`` each, without zeros."""
+    order = np.argsort(-gains, kind="stable")
+    better, worse = order[gains[order] > 0], order[gains[order] < 0][::-1]
+    return better[:count], worse[:count]
+
+
+def one_per_image(numbers: Iterable[int], images: Sequence[int], count: int) -> Iterator[int]:
+    """Yield queries in their order, at most one for each image, so that its sentences do not fill a list."""
+    seen: set[int] = set()
+    for number in numbers:
+        if images[number] not in seen and len(seen) < count:
+            seen.add(images[number])
+            yield number
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The result of an evaluation in the form that a report shows.
+
+    ``beside`` has figures to compare with (published ones, chance, baselines), ``notes`` the conditions, ``problems``
+    omitted items and leakage, and ``digest`` distinguishes other data of the same name.
+    """
+
+    data: str
+    size: Mapping[str, int]
+    metrics: Metrics
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    beside: Mapping[str, Metrics] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ()
+    reliability: Reliability | None = None
+    queries: tuple[AnsweredQueries, ...] = ()
+    digest: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from openvse.evaluation.ensemble import Member
+from openvse.evaluation.embed import Member
 from openvse.evaluation.ranking import QueryRanks, Ranks
 from openvse.types import OnProgress, Relevance
 

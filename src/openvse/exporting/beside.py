@@ -15,7 +15,7 @@ from openvse.exporting.write import export_for_queries
 from openvse.files import locked, made, write_whole
 from openvse.model.two_tower import TwoTower
 from openvse.runtime.beside import LEFT_OUT, Towers, left_out_of, remove_other_towers, sound_sides, towers_of
-from openvse.runtime.description import EXPORT
+from openvse.runtime.model import EXPORT
 from openvse.scoring.calibration import CALIBRATION
 
 _SIDES: Mapping[str, frozenset[str]] = {

@@ -26,16 +26,15 @@ from openvse.errors import DataError, ModelError
 from openvse.evaluation.arrays import evaluate_arrays
 from openvse.functional import position_mask
 from openvse.media.images import probe_image
-from openvse.media.packed import ImageFile
-from openvse.model.tower import Tower
-from openvse.model.two_tower import TwoTower
+from openvse.media.listing import ImageFile
+from openvse.model.two_tower import Tower, TwoTower
 from openvse.pipeline import decoded, in_batches, quiet, tell_skipped
 from openvse.runtime import OnnxModel
 from openvse.runtime.arrays import ArraySet
-from openvse.runtime.description import Description, Side
+from openvse.runtime.model import Description, Side
 from openvse.runtime.reading import Preprocessing, read_tokenizer
 from openvse.similarities.scores import CSD, Order
-from openvse.tokenization.word_splitters import WORD_SPLITTERS
+from openvse.tokenization.vocabulary import WORD_SPLITTERS
 from openvse.types import EmbeddingSet, Inputs
 
 TOKENIZER_FILE = "tokenizer.json"

@@ -48,13 +48,11 @@ from openvse.files import given_path, is_free, replacing_files
 from openvse.kernels import tracing
 from openvse.model.base import Model
 from openvse.model.folder import CARD
-from openvse.model.tower import Tower, evaluating
-from openvse.model.two_tower import TwoTower
+from openvse.model.two_tower import Tower, TwoTower, evaluating
 from openvse.pipeline import quiet
 from openvse.runtime import OnnxModel
 from openvse.runtime.arrays import Kind
-from openvse.runtime.description import CLIPS, EXPORT, Description, Side, is_export
-from openvse.runtime.model import load_embedder
+from openvse.runtime.model import CLIPS, EXPORT, Description, Side, is_export, load_embedder
 from openvse.scoring.calibration import CALIBRATION
 from openvse.scoring.hubs import BANK
 from openvse.similarities import SetMax, Similarity

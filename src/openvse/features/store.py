@@ -36,8 +36,8 @@ from openvse.errors import StoreError
 from openvse.files import checksum, given_path, parse_json, read_json, read_lines, write_whole, writing
 from openvse.functional import position_mask
 from openvse.media.images import SMALLER_JPEGS
+from openvse.media.listing import ImageFile
 from openvse.media.names import escaped
-from openvse.media.packed import ImageFile
 from openvse.types import Inputs
 
 StoreDtype = Literal["float16", "float32"]

@@ -154,7 +154,7 @@ def query_words(text: str) -> dict[str, list[str]]:
     return {word: key.split() for key, word in islice((telling or words).items(), MOST_WORDS)}
 
 
-def stretched(text: str) -> dict[str, bool]:
+def widened(text: str) -> dict[str, bool]:
     """Return the words of a query that stand for others, too: as their beginning (``sunfl*``), or by their stem.
 
     A word in quotation marks stands for itself.

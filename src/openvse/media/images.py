@@ -24,8 +24,8 @@ from PIL.JpegImagePlugin import JpegImageFile
 from openvse.errors import BadImageError, DataError, OpenVSEError
 from openvse.media.formats import OF_PILLOW, ImageFormat, plain_message
 from openvse.media.jxl import boxes_of
+from openvse.media.listing import PackedFile
 from openvse.media.names import PIXELS_VARIABLE, escaped, foreign_kind, format_of, known_formats, names_image, remedy
-from openvse.media.packed import PackedFile
 from openvse.media.segments import ClipSegment
 
 _logger = logging.getLogger(__name__)

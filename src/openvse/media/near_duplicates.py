@@ -23,8 +23,8 @@ from PIL import Image, ImageSequence
 from openvse.errors import OpenVSEError
 from openvse.media.formats import RAW
 from openvse.media.images import full_size, has_more_pages, opened_image, read_image
+from openvse.media.listing import ImageFile, content_digest
 from openvse.media.names import format_of
-from openvse.media.packed import ImageFile, content_digest
 from openvse.media.videos import is_video, read_poster
 
 BITS = 128

@@ -20,8 +20,8 @@ from PIL import Image
 
 from openvse.errors import BadImageError, BadVideoError, OpenVSEError, importing
 from openvse.media.images import ImageLike, alone_with, pixel_limit, read_image, reason_of, too_large
+from openvse.media.listing import PackedFile
 from openvse.media.names import escaped, format_of, is_video_name
-from openvse.media.packed import PackedFile
 from openvse.media.segments import ClipSegment
 
 ClipSource: TypeAlias = ImageLike | ClipSegment

@@ -20,7 +20,7 @@ from openvse import __version__
 from openvse.errors import ModelError, message_of
 from openvse.files import read_json
 from openvse.output.table import Table
-from openvse.runtime.description import is_export
+from openvse.runtime.model import is_export
 from openvse.specs.load import dump_yaml
 from openvse.specs.model import ModelSpec, section
 

@@ -17,7 +17,7 @@ from openvse.encoders import TEXT_ENCODERS, BiGRU, ImageEncoder
 from openvse.encoders.base import Encoder
 from openvse.errors import ModelError, RecipeError
 from openvse.model.base import Model
-from openvse.model.tower import Tower
+from openvse.model.two_tower import Tower
 from openvse.registry import Configured, Registry
 from openvse.specs.model import ModelSpec, Part, TowerSpec, without_folders
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from openvse.errors import OpenVSEError
-from openvse.media.packed import ImageFile
+from openvse.media.listing import ImageFile
 from openvse.media.segments import ClipSegment
 from openvse.media.videos import read_poster
 from openvse.output.documents import image_uri

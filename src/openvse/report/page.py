@@ -14,11 +14,18 @@ from typing import TYPE_CHECKING, Any
 from openvse.corpus.splits import LEAKAGE, SPLITS
 from openvse.corpus.trained_on import remembers_training
 from openvse.evaluation.comparison import Comparison
-from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown
 from openvse.evaluation.metrics import Metrics, metric_names
-from openvse.evaluation.report import interval_cells, metric_cells, metric_title
+from openvse.evaluation.report import (
+    AnsweredQueries,
+    AnsweredQuery,
+    Findings,
+    Shown,
+    interval_cells,
+    metric_cells,
+    metric_title,
+)
 from openvse.files import read_json
-from openvse.media.packed import ImageFile
+from openvse.media.listing import ImageFile
 from openvse.output.documents import CONFIDENCE, html_page, percent
 from openvse.output.figures import COLUMN, colour, new_figure, svg_element
 from openvse.output.table import Table

@@ -15,9 +15,8 @@ from typing import Any
 from openvse.corpus.splits import LEAKAGE
 from openvse.errors import OpenVSEError, RecipeError, message_of
 from openvse.evaluation.comparison import POWER, Comparison, RowContrast
-from openvse.evaluation.findings import Findings
 from openvse.evaluation.metrics import metric_names
-from openvse.evaluation.report import metric_title
+from openvse.evaluation.report import Findings, metric_title
 from openvse.files import read_text
 from openvse.model.base import Model
 from openvse.model.folder import ModelConfig, read_config

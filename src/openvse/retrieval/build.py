@@ -11,8 +11,7 @@ import torch
 from openvse.assembly.parts import build_aggregator, build_image_encoder, build_part, build_text_encoder
 from openvse.errors import RecipeError
 from openvse.model.start import Start
-from openvse.model.tower import Tower
-from openvse.model.two_tower import TwoTower
+from openvse.model.two_tower import Tower, TwoTower
 from openvse.objectives import TERMS, Term
 from openvse.objectives.base import Objective
 from openvse.retrieval.recipe import RetrievalRecipe

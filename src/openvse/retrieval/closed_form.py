@@ -25,8 +25,7 @@ from openvse.corpus import Corpus
 from openvse.errors import DataError, RecipeError
 from openvse.evaluation.embed import embed_corpus
 from openvse.features.store import FeatureStore
-from openvse.model.tower import Tower
-from openvse.model.two_tower import TwoTower
+from openvse.model.two_tower import Tower, TwoTower
 from openvse.types import EmbeddingSet, Features, FeatureSource
 
 RIDGES = tuple(10.0 ** (exponent / 4) for exponent in range(-8, 9))

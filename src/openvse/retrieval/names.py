@@ -17,8 +17,7 @@ from openvse.errors import DataError, RecipeError
 from openvse.features.extract import extract_features
 from openvse.features.store import open_fitting
 from openvse.files import read_lines
-from openvse.media.listing import list_media, rules_of
-from openvse.media.packed import ImageFile
+from openvse.media.listing import ImageFile, list_media, rules_of
 from openvse.model.two_tower import TwoTower
 from openvse.pipeline import WorkProgress, tell_skipped
 from openvse.retrieval.build import build_model

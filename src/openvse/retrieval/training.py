@@ -27,12 +27,10 @@ from openvse.datasets.check import leakage_between_splits, more_captions
 from openvse.encoders import TextEncoder
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import DataError, NoCaptionsError, RecipeError, TrainingError
-from openvse.evaluation.bank import drawn_for_bank, make_bank
-from openvse.evaluation.embed import embed_corpus
-from openvse.evaluation.ensemble import Member
+from openvse.evaluation.embed import Member, drawn_for_bank, embed_corpus, make_bank
 from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.metrics import chance_metrics
-from openvse.evaluation.processes import ALONE, Processes
+from openvse.evaluation.ranking import ALONE, Processes
 from openvse.features.store import FeatureStore
 from openvse.model.base import Model
 from openvse.model.start import Start
@@ -40,12 +38,11 @@ from openvse.model.two_tower import TwoTower
 from openvse.objectives.base import Objective
 from openvse.registry import Registry
 from openvse.retrieval.build import build_model, build_objective
-from openvse.retrieval.calibrate import CountedCorpus, count_scores
 from openvse.retrieval.closed_form import LEAST_IMAGES, can_adapt, solve
+from openvse.retrieval.evaluate import CountedCorpus, count_scores
 from openvse.retrieval.names import LEAST_CAPTIONED, NONE, class_names, model_without_captions, names_of
 from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs.model import Part, TwoTowerSpec
-from openvse.training.collapse import EQUAL_EMBEDDINGS
 from openvse.training.distributed import gather_batch
 from openvse.training.inputs import (
     AUTO,
@@ -61,6 +58,7 @@ from openvse.training.inputs import (
     spread,
     with_phases_for,
 )
+from openvse.training.records import EQUAL_EMBEDDINGS
 from openvse.training.task import Step, Task
 from openvse.types import Batch, FeatureSource, ScoredBatch
 

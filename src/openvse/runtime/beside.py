@@ -16,8 +16,7 @@ from pathlib import Path
 
 from openvse.errors import ModelError, OpenVSEError
 from openvse.files import read_json
-from openvse.runtime.description import read_description
-from openvse.runtime.model import OnnxModel
+from openvse.runtime.model import OnnxModel, read_description
 
 LEFT_OUT = "left_out.json"
 _FOLDERS = "towers-"

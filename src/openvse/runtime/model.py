@@ -2,28 +2,111 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
-from openvse.errors import DataError, ModelError, message_of
-from openvse.files import check_same, settle, several
+from openvse.errors import DataError, DiskError, ModelError, message_of
+from openvse.files import check_same, read_json, settle, several
 from openvse.halves import usable_device
 from openvse.media.images import ImageLike, are_images, one_or_many, one_or_several, read_image, within_memory
 from openvse.pipeline import read_ahead
 from openvse.registry import Provided
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
-from openvse.runtime.description import CLIPS, EXPORT, Side, is_export, read_description
 from openvse.runtime.reading import Preprocessing, RuntimeTokenizer, read_tokenizer
 from openvse.scoring.calibration import read_calibration
 from openvse.scoring.hubs import QueryBank, read_bank
 from openvse.tokenization.vocabulary import UnknownWord, unknown_line
+
+EXPORT = "export.json"
+FORMAT, VERSION = "openvse-export", 1
+ExportPrecision: TypeAlias = Literal["float32", "int8"]
+
+
+CLIPS = ("clips",)
+"""The inputs of images where the model also reads clips, so that they are not exported."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """The program of images or of texts. Its file is "" where it was not exported.
+
+    The inputs are ``pixels`` or ``CLIPS``, ``features`` and ``mask``, or ``tokens`` and ``mask``. ``longest`` is the
+    largest set of features or tokens, ``width`` the width of stored features. ``runtime.reading`` explains ``reading``.
+    """
+
+    file: str
+    inputs: tuple[str, ...]
+    longest: int | None
+    width: int | None
+    reading: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Description:
+    """The content of an export's description.
+
+    Attributes:
+        fingerprint: the name of the model in an index: the model's fingerprint, followed by ``-int8`` if the weights
+            were rounded to it, because the embeddings differ.
+        of_model: the fingerprint of the model that was exported.
+        num_embeddings: K, the number of embeddings of an image and of a text. 0 for a side that was not exported.
+        score: how two embeddings are compared. The score of two items is the score of their best pair.
+        checked: the comparison when the export was made: the largest difference of a number of an embedding, by side.
+    """
+
+    precision: ExportPrecision
+    fingerprint: str
+    of_model: str
+    num_embeddings: tuple[int, int]
+    dim: int
+    score: Kind
+    image: Side
+    text: Side
+    checked: Mapping[str, Any]
+    openvse: str
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return the description as indented JSON."""
+        return json.dumps({"kind": FORMAT, "version": VERSION, **asdict(self)}, indent=2, default=str) + "\n"
+
+
+def is_export(folder: str | Path) -> bool:
+    """Return whether a folder holds an exported model."""
+    try:
+        return settle(folder, EXPORT) is not None
+    except DiskError:
+        raise
+    except OSError:  # a hub id may be longer than any name
+        return False
+
+
+def read_description(folder: str | Path) -> Description:
+    """Read the description of an export. Raise ModelError if it is missing, damaged, or from a newer openvse."""
+    path = Path(folder, EXPORT)
+    if not is_export(folder):
+        raise ModelError(f"{folder} is not an exported model: make one with 'openvse export MODEL {folder}'")
+    try:
+        fields = read_json(path)
+        kind = fields.pop("kind"), fields.pop("version")
+        if kind == (FORMAT, VERSION):
+            sides = [fields.pop(side) for side in ("image", "text")]
+            image, text = (Side(**{**each, "inputs": tuple(each["inputs"])}) for each in sides)
+            fields["num_embeddings"] = tuple(fields["num_embeddings"])
+            return Description(image=image, text=text, **fields)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{path} is damaged ({error}): export the model again") from error
+    raise ModelError(f"{path} has format {kind[0]} {kind[1]}, not {FORMAT} {VERSION}: update openvse, or export again")
+
 
 _logger = logging.getLogger(__name__)
 

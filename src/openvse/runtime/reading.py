@@ -16,8 +16,7 @@ from PIL.Image import Image, Resampling
 
 from openvse.errors import ModelError
 from openvse.media.resizing import cut_long, pixel_windows, resized_middle, stretched
-from openvse.tokenization.vocabulary import Cleaning, UnknownWord, Vocabulary, cleaned, unknown_words
-from openvse.tokenization.word_splitters import WORD_SPLITTERS
+from openvse.tokenization.vocabulary import WORD_SPLITTERS, Cleaning, UnknownWord, Vocabulary, cleaned, unknown_words
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,13 @@ from openvse.errors import EngineError, MissingItemError
 from openvse.indexing.conditions import Condition, Read, all_of, allowed_items, condition_warnings
 from openvse.indexing.database import Database, Forms, WordTable, add_functions, add_readings, any_of, encode_id
 from openvse.indexing.index import Index
-from openvse.indexing.words import FUNCTION_WORDS, misread_as, query_words, stemmer, stretched
+from openvse.indexing.words import FUNCTION_WORDS, misread_as, query_words, stemmer, widened
 from openvse.media.segments import file_of
 from openvse.media.text_reading import as_read, lines_in
 from openvse.search.bank import read_penalties
-from openvse.search.exact import EmbeddedQueries, ExactSearch, ItemComparison
+from openvse.search.exact import MOST, EmbeddedQueries, ExactSearch, Found, ItemComparison, WordHits
+from openvse.search.hits import LOOKED_AT, ReadText, beside_each_other, joined_words
 from openvse.search.proposing import Searcher, StoreSearch
-from openvse.search.rank_fusion import MOST, Found, WordHits
-from openvse.search.text_hits import LOOKED_AT, ReadText, beside_each_other, joined_words
 from openvse.stores import EngineAddress, ItemFacts, open_vector_store, store_kind
 from openvse.stores.base import CatalogueStore, Note, check_payloads, read_metadata
 from openvse.stores.choice import split_engine
@@ -218,7 +217,7 @@ class IndexCatalogue(Catalogue):
         forms = {word: [parts] for word, parts in query_words(text).items()}
         with self.index.database() as database:
             self._stem = self._stem or stemmer(database.known(FUNCTION_WORDS))
-            for word, begins in stretched(text).items():
+            for word, begins in widened(text).items():
                 forms[word] += self._forms_of(forms[word][0][0], None if begins else self._stem, table)
         return forms
 

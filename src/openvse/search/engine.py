@@ -26,14 +26,22 @@ from openvse.runtime.arrays import ArraySet, embeds_gaussians, turned, uncertain
 from openvse.runtime.model import load_embedder
 from openvse.scoring.calibration import PART, Calibration, moved_by
 from openvse.search.catalogue import Catalogue, IndexCatalogue
-from openvse.search.exact import EmbeddedQueries, ExactSearch, as_arrays, comparison_of, embed_queries
-from openvse.search.hits import Answer, Hit, Hits, Probabilities, title_of
-from openvse.search.judgements import Judgements
+from openvse.search.duplicates import are_same, first_of_scenes, unit_vectors
+from openvse.search.exact import (
+    DEPTH,
+    EmbeddedQueries,
+    ExactSearch,
+    Ranking,
+    ScoreBest,
+    WordHits,
+    as_arrays,
+    comparison_of,
+    embed_queries,
+    joined,
+)
+from openvse.search.hits import Answer, Hit, Hits, Probabilities, lines_with, title_of
 from openvse.search.provided import STORE_ADDRESS, STORE_CATALOGUE, TEACHER, Teaches
-from openvse.search.query import OneQuery, Page, Query, check_pages
-from openvse.search.rank_fusion import DEPTH, Ranking, ScoreBest, WordHits, joined
-from openvse.search.scenes import are_same, first_of_scenes, unit_vectors
-from openvse.search.text_hits import lines_with
+from openvse.search.query import Judgements, OneQuery, Page, Query, check_pages
 from openvse.stores.base import Note
 from openvse.stores.choice import EngineAddress
 

@@ -1,23 +1,122 @@
-"""The results of a search: hits, their probabilities, and the answer to a query."""
+"""The results of a search: hits by similarity and by words, their probabilities, and the answer to a query."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, SupportsIndex, overload
+from typing import Any, Generic, Literal, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import ModelError
-from openvse.indexing.words import TITLE_KEYS
+from openvse.indexing.database import Forms
+from openvse.indexing.words import TITLE_KEYS, line_of
 from openvse.media.segments import ClipSegment
 from openvse.media.text_reading import TextLine
 from openvse.output.table import Cell, Table, data_frame
 from openvse.scoring.calibration import Calibration
+from openvse.search.exact import WordHits
 from openvse.stores.base import Note
 from openvse.tokenization.vocabulary import UnknownWord
+
+REACH = 60
+"""The number of words of a run of lines, as on a receipt or a screen."""
+
+LOOKED_AT = 500
+"""The largest number of texts that are searched for runs of lines. For the others the rarest word counts."""
+
+_SHOWN = 3  # lines of a hit
+
+ReadText: TypeAlias = tuple[list[TextLine], str]
+"""The lines of an item, and their words, a line each."""
+
+
+def beside_each_other(hits: WordHits, texts: Mapping[int, str], forms: Forms) -> WordHits:
+    """Return the hits with the shares of the best run of lines of each text, whose words are given by position."""
+    weights, shares = np.array(hits.weights), hits.shares.copy()
+    wanted = [[line_of(parts) for parts in forms[word]] for word in hits.words]
+    for row, position in enumerate(hits.positions.tolist()):
+        held = [bit for bit in range(len(weights)) if int(hits.bits[row]) >> bit & 1]
+        if (text := texts.get(position)) is None:
+            shares[row] = weights[held].max()
+        elif len(held) > 1 and text.count(" ") > REACH:
+            shares[row] = round(max(_shares_of_runs(text.split("\n"), wanted, weights)), 6)
+    order = np.lexsort((hits.positions, -shares))
+    return replace(hits, positions=hits.positions[order], shares=shares[order], bits=hits.bits[order])
+
+
+def _shares_of_runs(lines: Sequence[str], wanted: Sequence[Sequence[str]], weights: np.ndarray) -> list[float]:
+    """Return the share of each run of lines: as many as have ``REACH`` words, and at least one."""
+    held = np.array([[any(form in line for form in forms) for forms in wanted] for line in lines])
+    lengths = [max(1, line.count(" ") - 1) for line in lines]
+    shares, first, length = [], 0, 0
+    for last, more in enumerate(lengths):
+        length += more
+        while first < last and length > REACH:
+            length -= lengths[first]
+            first += 1
+        shares.append(float(weights[held[first : last + 1].any(axis=0)].sum()))
+    return shares
+
+
+def joined_words(named: WordHits, read: WordHits) -> WordHits:
+    """Return the items with words in their names and metadata, or in their texts, each with the better share."""
+    words = tuple(dict.fromkeys((*named.words, *read.words)))
+    positions = np.union1d(named.positions, read.positions)
+    shares, bits = np.zeros(len(positions)), np.zeros(len(positions), np.uint64)
+    for hits in (named, read):
+        places = np.searchsorted(positions, hits.positions)
+        shares[places] = np.maximum(shares[places], hits.shares)
+        for bit, word in enumerate(hits.words):
+            bits[places] |= (hits.bits >> np.uint64(bit) & np.uint64(1)) << np.uint64(words.index(word))
+    order = np.argsort(-shares, kind="stable")
+    return WordHits(positions[order], shares[order], words, bits[order])
+
+
+def lines_with(text: ReadText, matched: Sequence[str], forms: Forms) -> tuple[TextLine, ...]:
+    """Return the lines of a text that have words, with the best lines first, no more than a hit shows."""
+    wanted = [[line_of(parts) for parts in forms.get(word, ())] for word in matched]
+    having = [sum(any(form in line for form in each) for each in wanted) for line in text[1].split("\n")]
+    places = sorted((place for place, count in enumerate(having) if count), key=lambda place: -having[place])
+    return tuple(text[0][place] for place in places[:_SHOWN])
+
+
+ValueT = TypeVar("ValueT")
+
+
+class ByteCache(Generic[ValueT]):
+    """A cache of ``limit`` bytes that drops the least recently used values. Several threads may use it."""
+
+    def __init__(self, limit: int, size: Callable[[Any], int] = len) -> None:
+        self._limit, self._size, self._bytes = limit, size, 0
+        self._values: OrderedDict[Hashable, ValueT] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """Return the number of bytes in the cache."""
+        return self._bytes
+
+    def find(self, key: Hashable) -> ValueT | None:
+        """Return the value of a key, or None."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+            return self._values.get(key)
+
+    def keep(self, key: Hashable, value: ValueT) -> None:
+        """Store a value, unless another thread has stored one for the key."""
+        with self._lock:
+            if key not in self._values:
+                self._values[key] = value
+                self._bytes += self._size(value)
+            while self._bytes > self._limit:
+                _, gone = self._values.popitem(last=False)
+                self._bytes -= self._size(gone)
+
 
 FITS = {"likely": 0.5, "possible": 0.1, "unlikely": 0.0}
 """The words for an image's fit to a sentence, each with its lowest probability."""

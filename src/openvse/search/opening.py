@@ -30,8 +30,7 @@ from openvse.media.videos import ClipSource
 from openvse.runtime import OnnxModel
 from openvse.runtime.arrays import ArraySet
 from openvse.runtime.beside import left_out_of, towers_of
-from openvse.runtime.description import EXPORT, is_export
-from openvse.runtime.model import load_embedder
+from openvse.runtime.model import EXPORT, is_export, load_embedder
 from openvse.scoring.calibration import read_calibration
 from openvse.scoring.hubs import read_arrays
 from openvse.search.engine import SearchEngine

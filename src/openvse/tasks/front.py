@@ -12,7 +12,7 @@ from typing import Any
 from openvse.aggregators import AGGREGATORS
 from openvse.aggregators.gpo import GENERATORS, POSITIONS
 from openvse.backbones import BACKBONES
-from openvse.conversion.published import PUBLISHED
+from openvse.conversion.weights import PUBLISHED
 from openvse.datasets import DATASETS
 from openvse.encoders import TEXT_ENCODERS
 from openvse.encoders.augmentations import AUGMENTATIONS
@@ -32,7 +32,7 @@ from openvse.tasks import task_kind
 from openvse.tasks.load import load
 from openvse.tasks.recipes import START, load_recipe
 from openvse.tasks.run import RunResult, run_recipe
-from openvse.tokenization.word_splitters import WORD_SPLITTERS
+from openvse.tokenization.vocabulary import WORD_SPLITTERS
 from openvse.training.kind import Request
 from openvse.training.records import Watcher
 

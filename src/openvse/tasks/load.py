@@ -9,8 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from openvse.conversion.convert import published_folder
-from openvse.conversion.published import PUBLISHED
-from openvse.conversion.weights import is_hub_id
+from openvse.conversion.weights import PUBLISHED, is_hub_id
 from openvse.errors import ModelError, message_of, nearest
 from openvse.files import check_same, given_path, read_json, settle
 from openvse.halves import usable_device

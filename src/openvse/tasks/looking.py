@@ -14,8 +14,7 @@ from openvse.encoders.image_encoder import locate
 from openvse.errors import DataError, ModelError
 from openvse.functional import pad
 from openvse.media.videos import ClipSource
-from openvse.model.tower import Tower, evaluating
-from openvse.model.two_tower import TwoTower
+from openvse.model.two_tower import Tower, TwoTower, evaluating
 from openvse.types import Inputs
 
 

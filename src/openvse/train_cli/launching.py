@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from openvse.cli.stopping import Stopped, describe_stop
+from openvse.cli.progress import Stopped, describe_stop
 
 if TYPE_CHECKING:
     from torch.multiprocessing.spawn import SpawnContext
 
-    from openvse.evaluation.processes import Processes
+    from openvse.evaluation.ranking import Processes
 
 GRACE_SECONDS = 10.0
 """Seconds that the processes of a stopped command have to end by themselves before they are killed."""
@@ -35,7 +35,7 @@ def leads() -> bool:
 def together(processes: int, device: str) -> Iterator[Processes]:
     """Run this command in several processes, unless it is one of them already, and yield them as this one sees them."""
     launch(processes)
-    from openvse.evaluation.processes import ALONE, Processes
+    from openvse.evaluation.ranking import ALONE, Processes
 
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE

@@ -13,6 +13,36 @@ from openvse.errors import RecipeError, choices, nearest
 
 if TYPE_CHECKING:
     from openvse.registry import Maker
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from openvse.files import read_text
+from openvse.specs.load import parse_yaml, recipe_folders
+
+
+@dataclass(frozen=True)
+class PaperTerm:
+    """A term of a paper, its defining papers, the parts that implement it, and recipe settings or commands."""
+
+    name: str
+    source: str
+    parts: tuple[str, ...] = ()
+    usage: tuple[str, ...] = ()
+
+
+@cache
+def paper_terms() -> Mapping[str, tuple[PaperTerm, ...]]:
+    """Return the terms by subject, in the order of the documentation."""
+    listed: dict[str, tuple[PaperTerm, ...]] = {}
+    for file in (Path(__file__).with_name("terms.yaml"), *(each / "_terms.yaml" for each in recipe_folders())):
+        written = parse_yaml(read_text(file)) if file.is_file() else {}
+        for subject, terms in TypeAdapter(dict[str, tuple[PaperTerm, ...]]).validate_python(written).items():
+            listed[subject] = (*listed.get(subject, ()), *terms)
+    return listed
+
 
 DECIDED = {"input_dim", "embed_dim", "side", "assets", "captions"}
 """Arguments of parts that the assembly sets and no recipe can set."""
@@ -105,7 +135,7 @@ def recipe_rows(names: Sequence[str]) -> Iterator[str]:
 
 def terms_as_text() -> Iterator[str]:
     """Yield the lines of the terms of the papers, each with its source, parts and usage."""
-    from openvse.tasks.terms import paper_terms
+    from openvse.train_cli.listing import paper_terms
 
     for subject, terms in paper_terms().items():
         yield f"{subject.upper()}\n"

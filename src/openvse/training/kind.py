@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from openvse.errors import DataError, ModelError, OpenVSEError
-from openvse.evaluation.processes import ALONE, Processes
+from openvse.evaluation.ranking import ALONE, Processes
 from openvse.specs import RunRecipe
 from openvse.specs.model import ModelSpec
 from openvse.types import OnProgress
 
 if TYPE_CHECKING:
     from openvse.evaluation.comparison import Comparison, MeasuredRun, Row
-    from openvse.evaluation.findings import AnsweredQueries, Findings
-    from openvse.evaluation.protocols import TestProtocol
+    from openvse.evaluation.report import AnsweredQueries, Findings, TestProtocol
     from openvse.model.base import Model
     from openvse.output.documents import Document
     from openvse.scoring.calibration import Calibration
@@ -185,7 +184,7 @@ class TaskKind(ABC):
 
 def under_protocol(request: Request, task: str) -> tuple[Request, TestProtocol | None]:
     """Return a request with the split, folds and metrics of its protocol, and the protocol if there is one."""
-    from openvse.evaluation.protocols import protocol_named
+    from openvse.evaluation.report import protocol_named
 
     if not request.protocol:
         if request.annotations is not None:

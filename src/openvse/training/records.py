@@ -1,4 +1,4 @@
-"""The records of a run (metrics.jsonl, TensorBoard), written and read again, and its reports to a watcher."""
+"""The records of a run (metrics.jsonl, TensorBoard), its reports to a watcher, and signs of collapse."""
 
 from __future__ import annotations
 
@@ -18,6 +18,45 @@ from openvse.files import parse_json, read_lines, write_whole, writing
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
+from collections import deque
+
+EQUAL_EMBEDDINGS = (
+    "all embeddings are becoming equal (hard-negative collapse). Begin with about three epochs on all negatives "
+    "(training.phases.0: {epochs: 3, objective: {ranking.miner: all}}), lower optimizer.learning_rate, "
+    "or warm it up longer"
+)
+"""The meaning of collapse in retrieval, and advice."""
+
+EQUAL_ANSWERS = (
+    "every question gets the same answers, as often as they are right. Lower optimizer.learning_rate, or "
+    "warm it up (training.phases.0.warmup_epochs)"
+)
+"""The meaning of collapse in question answering, and advice."""
+
+# One step in so many is compared, because the loss at collapse costs time. A whole window in turn must look collapsed.
+EVERY, WINDOW = 5, 100
+TOLERANCE = 0.02  # the largest relative distance from the loss at collapse
+
+
+class CollapseDetector:
+    """Notices a loss that stays at the value it has at collapse."""
+
+    def __init__(self, advice: str) -> None:
+        self.advice = advice
+        self._near: deque[bool] = deque(maxlen=WINDOW)
+
+    def is_due(self, step: int) -> bool:
+        """Return whether the loss of a step must be compared."""
+        return step % EVERY == 0
+
+    def update(self, loss: float, collapsed: float) -> str | None:
+        """Compare a loss with its value at collapse. Return a warning each time a whole window looks collapsed."""
+        self._near.append(abs(loss - collapsed) <= TOLERANCE * abs(collapsed))
+        if len(self._near) < WINDOW or not all(self._near):
+            return None
+        self._near.clear()
+        return f"the loss has been within {TOLERANCE:.0%} of {collapsed:.4g} for {WINDOW * EVERY} steps: {self.advice}"
+
 
 _logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from openvse.corpus.trained_on import Seen
 from openvse.errors import TrainingError
 from openvse.model.base import Model
 from openvse.model.start import Start
-from openvse.model.tower import Tower
+from openvse.model.two_tower import Tower
 from openvse.specs import RunRecipe
 from openvse.tokenization.vocabulary import Coverage
 

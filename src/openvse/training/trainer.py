@@ -35,7 +35,6 @@ from openvse.output.table import Table
 from openvse.specs import RunRecipe
 from openvse.specs.recipe import PhaseSpec
 from openvse.training.checkpoint import BEST, CHECKPOINT, Progress, load_checkpoint, save_checkpoint
-from openvse.training.collapse import CollapseDetector
 from openvse.training.environment import environment, peak_memory, precision_of
 from openvse.training.optimizer import (
     Schedule,
@@ -47,7 +46,7 @@ from openvse.training.optimizer import (
     phase_changes,
     same_past,
 )
-from openvse.training.records import METRICS, EpochReport, MetricsLog, StepReport, Watcher
+from openvse.training.records import METRICS, CollapseDetector, EpochReport, MetricsLog, StepReport, Watcher
 from openvse.training.task import AnyTask, Step
 
 

@@ -22,11 +22,10 @@ from openvse.encoders.image_encoder import Located, grid_cells, locate
 from openvse.errors import BadImageError, DataError, OpenVSEError
 from openvse.features.store import FeatureStore, open_store
 from openvse.functional import interpolate, normalize
-from openvse.media.packed import ImageFile
+from openvse.media.listing import ImageFile
 from openvse.media.videos import read_poster
 from openvse.model.base import Model
-from openvse.model.tower import evaluating
-from openvse.model.two_tower import TwoTower
+from openvse.model.two_tower import TwoTower, evaluating
 from openvse.output.documents import percent
 from openvse.output.figures import PAGE, QUIET, blank, colour, legend_below, line_style, lines_of, marked, new_figure
 from openvse.output.table import Table

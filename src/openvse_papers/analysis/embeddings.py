@@ -20,8 +20,7 @@ from openvse.encoders.projections import NoProjection
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import OpenVSEError, importing
 from openvse.functional import best_of_pairs, normalize, pad
-from openvse.model.tower import Tower
-from openvse.model.two_tower import TwoTower, embed
+from openvse.model.two_tower import Tower, TwoTower, embed
 from openvse.output.figures import COLUMN, HEAT, PAGE, blank, colour, legend_below, lines_of, new_figure
 from openvse.output.table import Cell, Table
 from openvse.runtime.arrays import directions, embeds_gaussians

@@ -16,7 +16,7 @@ from openvse.corpus import Corpus
 from openvse.errors import BadImageError
 from openvse.evaluation.evaluator import evaluate_sets
 from openvse.features.store import open_store
-from openvse.media.packed import ImageFile
+from openvse.media.listing import ImageFile
 from openvse.media.videos import read_poster
 from openvse.model.base import Model
 from openvse.output.figures import PAGE, blank, lines_of, marked, new_figure

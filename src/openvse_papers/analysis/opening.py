@@ -12,7 +12,7 @@ import numpy as np
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, OpenVSEError
-from openvse.evaluation.ensemble import Member
+from openvse.evaluation.embed import Member
 from openvse.features.store import open_store
 from openvse.files import replacing_files, settle
 from openvse.model.base import Model

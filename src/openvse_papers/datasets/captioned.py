@@ -25,8 +25,7 @@ from openvse.corpus.corpus import Corpus, Record, build_corpus, in_order
 from openvse.corpus.facts import Facts, Form, Piece
 from openvse.corpus.splits import SPLITS, hashed_splits
 from openvse.datasets.folder import read_table
-from openvse.datasets.layout import first_file, reading_json
-from openvse.datasets.rows import COMMENTS, field_names, read_rows, read_tabbed, table_lines
+from openvse.datasets.rows import COMMENTS, field_names, first_file, read_rows, read_tabbed, reading_json, table_lines
 from openvse.errors import DataError
 from openvse.features.arrays import ArrayFeatures, ArrayPart, ArrayRows
 from openvse.media.videos import is_video

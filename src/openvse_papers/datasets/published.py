@@ -18,10 +18,17 @@ from typing import Any, TypeVar
 
 from openvse.corpus.splits import hashed_splits
 from openvse.datasets.folder import METADATA, metadata_files
-from openvse.datasets.layout import first_file, reading_json
 from openvse.datasets.parquet import ARROW_SUFFIXES
 from openvse.datasets.registry import DataSet, open_named
-from openvse.datasets.rows import IMAGE_FIELDS, field_names, numbered_objects, read_rows, table_lines
+from openvse.datasets.rows import (
+    IMAGE_FIELDS,
+    field_names,
+    first_file,
+    numbered_objects,
+    read_rows,
+    reading_json,
+    table_lines,
+)
 from openvse.errors import DataError
 from openvse_papers.datasets import captioned
 from openvse_papers.datasets.captioned import find_image_folder, first_folder, image_folders, published, read_splits

@@ -43,7 +43,7 @@ from openvse.media.listing import skipped
 from openvse.media.videos import ClipSource
 from openvse.model.base import Model
 from openvse.model.start import Start
-from openvse.model.tower import Tower, evaluating
+from openvse.model.two_tower import Tower, evaluating
 from openvse.tokenization.vocabulary import UnknownWord, unknown_line
 from openvse.types import FeatureSource, Inputs, OnProgress, QuestionBatch
 from openvse_papers.vqa.answers import AnswerVocabulary, QuestionSet

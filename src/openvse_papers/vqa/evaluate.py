@@ -16,13 +16,20 @@ from openvse.corpus.trained_on import seen_in_training
 from openvse.datasets.check import leakage_between_splits
 from openvse.errors import DataError, ModelError, OpenVSEError
 from openvse.evaluation.comparison import Comparison, MeasuredRun, Row
-from openvse.evaluation.findings import AnsweredQueries, AnsweredQuery, Findings, Shown, largest_changes, one_per_image
 from openvse.evaluation.metrics import Replicates, percentile_intervals, resampled_weights
-from openvse.evaluation.report import measured_table
+from openvse.evaluation.report import (
+    AnsweredQueries,
+    AnsweredQuery,
+    Findings,
+    Shown,
+    largest_changes,
+    measured_table,
+    one_per_image,
+)
 from openvse.features.store import FeatureStore, open_store, open_token_states
 from openvse.output.documents import Document
 from openvse.output.table import Table
-from openvse.tokenization.word_splitters import split_words
+from openvse.tokenization.vocabulary import split_words
 from openvse.training.kind import (
     Compared,
     Evaluation,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from openvse.encoders.image_encoder import locate
 from openvse.media.videos import ClipSource, read_poster
-from openvse.model.tower import evaluating
+from openvse.model.two_tower import evaluating
 from openvse.output.documents import html_page, image_uri
 from openvse.tasks.load import load_as
 from openvse.tasks.looking import ScoreMap

@@ -18,7 +18,6 @@ from openvse.corpus.trained_on import Seen, seen_in_training
 from openvse.datasets.check import leakage_between_splits
 from openvse.errors import DataError, TrainingError
 from openvse.model.base import Model
-from openvse.training.collapse import EQUAL_ANSWERS
 from openvse.training.inputs import (
     AUTO,
     RunInputs,
@@ -33,6 +32,7 @@ from openvse.training.inputs import (
     spread,
     with_phases_for,
 )
+from openvse.training.records import EQUAL_ANSWERS
 from openvse.training.task import Step, Task
 from openvse.types import FeatureSource, QuestionBatch
 from openvse_papers.datasets.published import open_questions

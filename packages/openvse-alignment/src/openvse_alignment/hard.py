@@ -14,7 +14,7 @@ from openvse.encoders.projections import Projection
 from openvse.errors import RecipeError
 from openvse.functional import MASKED
 from openvse.layers.attention import check_heads
-from openvse.layers.linear import xavier_linear
+from openvse.layers.attention import xavier_linear
 from openvse.similarities import Similarity
 from openvse.similarities.base import slices
 from openvse.types import EmbeddingSet

@@ -149,7 +149,9 @@ class _Walk(torch.autograd.Function):
         return by_gates.to(gates.dtype), by_weight.to(weight.dtype), by_bias.to(bias.dtype), None
 
 
-def walked_states(gru: nn.GRU, values: Float[Tensor, "B N C"], lengths: Int[Tensor, "B"]) -> Float[Tensor, "W B N H"]:
+def walked_states(
+    gru: nn.GRU, values: Float[Tensor, "B N C"], lengths: Int[Tensor, "B"]
+) -> Float[Tensor, "W B N H"] | None:
     """Return the states of a GRU of one layer in W = 1 or 2 directions, 0 beyond the lengths, which are on its device.
 
     None if it has more than ``MOST_UNITS`` units. Sums are in fp32, whatever the type of values and weights is.

@@ -9,8 +9,7 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.commands.search import write_paths
-from openvse.cli.json_output import print_json
-from openvse.cli.options import Json, argument, few_first, option
+from openvse.cli.options import Json, argument, few_first, option, print_json
 from openvse.cli.progress import bar, counted, warn
 from openvse.errors import OpenVSEError
 from openvse.media.names import escaped

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.json_output import print_json
 from openvse.cli.options import (
     BatchSize,
     Json,
@@ -25,10 +24,10 @@ from openvse.cli.options import (
     few_first,
     option,
     option_of,
+    print_json,
     with_settings,
 )
-from openvse.cli.progress import bar, detail, note, warn
-from openvse.cli.stopping import going_on
+from openvse.cli.progress import bar, detail, going_on, note, warn
 from openvse.errors import IndexFormatError, OpenVSEError
 from openvse.indexing.manifest import HOW, WHAT, IndexSettings, index_folder
 from openvse.media.names import escaped

@@ -13,7 +13,6 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.commands.indexing import Yes, index_of
-from openvse.cli.json_output import json_of, print_json
 from openvse.cli.options import (
     Device,
     Engine,
@@ -23,8 +22,10 @@ from openvse.cli.options import (
     Reranking,
     argument,
     few_first,
+    json_of,
     option,
     option_of,
+    print_json,
     split_settings,
     with_settings,
 )

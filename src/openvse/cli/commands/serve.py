@@ -217,7 +217,7 @@ def load_answerer(source: str, device: str) -> AnswersQuestions:
 
 def refuse_without_torch(option: str, source: str) -> None:
     """Raise OpenVSEError if an option needs a PyTorch model and the user names an exported one."""
-    from openvse.runtime.description import is_export
+    from openvse.runtime.model import is_export
 
     if is_export(source):
         raise OpenVSEError(f"{option} needs a PyTorch model, but {source} is an exported one: name the model itself")

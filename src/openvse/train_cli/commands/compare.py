@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.json_output import print_json
 from openvse.cli.options import (
     BatchSize,
     Device,
@@ -27,6 +26,7 @@ from openvse.cli.options import (
     argument,
     few_first,
     option,
+    print_json,
 )
 from openvse.cli.progress import bar, note, voice, warn
 from openvse.errors import OpenVSEError
@@ -35,7 +35,7 @@ from openvse.output.figures import import_figure
 
 if TYPE_CHECKING:
     from openvse.evaluation.comparison import Comparison
-    from openvse.evaluation.findings import AnsweredQueries
+    from openvse.evaluation.report import AnsweredQueries
     from openvse.report.tables import MeasuredReport, ReportedRun
     from openvse.tasks.runs import NamedRun
     from openvse.training.kind import Compared, LoadedRun, Request

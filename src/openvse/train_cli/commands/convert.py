@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.json_output import print_json
-from openvse.cli.options import Device, Json, ModelName, On, Out, Split, Threads, argument, option
+from openvse.cli.options import Device, Json, ModelName, On, Out, Split, Threads, argument, option, print_json
 from openvse.cli.progress import bar, note, voice, warn
 from openvse.errors import OpenVSEError
 from openvse.files import refuse_there

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.json_output import print_json
-from openvse.cli.options import FeatureStorePath, Json, Stored, argument, option
-from openvse.cli.progress import bar, counted, note, voice, warn
-from openvse.cli.stopping import going_on
+from openvse.cli.options import FeatureStorePath, Json, Stored, argument, option, print_json
+from openvse.cli.progress import bar, counted, going_on, note, voice, warn
 from openvse.errors import OpenVSEError
 from openvse.media.names import escaped
 from openvse.pipeline import tell_skipped

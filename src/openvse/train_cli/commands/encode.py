@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.json_output import print_json
-from openvse.cli.options import BatchSize, Json, ModelName, Overwrite, RunSettings, argument, option, with_settings
-from openvse.cli.progress import bar, counted, voice, warn
-from openvse.cli.stopping import going_on
+from openvse.cli.options import (
+    BatchSize,
+    Json,
+    ModelName,
+    Overwrite,
+    RunSettings,
+    argument,
+    option,
+    print_json,
+    with_settings,
+)
+from openvse.cli.progress import bar, counted, going_on, voice, warn
 from openvse.media.names import escaped
 from openvse.pipeline import tell_skipped
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.json_output import print_json
 from openvse.cli.options import (
     Annotations,
     BatchSize,
@@ -31,6 +30,7 @@ from openvse.cli.options import (
     Threads,
     few_first,
     option,
+    print_json,
 )
 from openvse.cli.progress import bar, note, voice, warn
 from openvse.errors import ModelError, OpenVSEError

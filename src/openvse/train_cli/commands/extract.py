@@ -12,8 +12,7 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import FeatureStorePath, RunSettings, Stored, argument, option, with_settings
-from openvse.cli.progress import bar, counted, voice, warn
-from openvse.cli.stopping import going_on
+from openvse.cli.progress import bar, counted, going_on, voice, warn
 from openvse.errors import DataError, ModelError
 from openvse.pipeline import DECODERS, tell_skipped
 from openvse.train_cli.completion import complete_encoder

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from openvse.cli.app import app
-from openvse.cli.json_output import print_json
-from openvse.cli.options import Json, argument
+from openvse.cli.options import Json, argument, print_json
 from openvse.cli.progress import copyable
 from openvse.errors import OpenVSEError
 from openvse.train_cli.completion import complete_listed
@@ -90,7 +89,7 @@ def _data(name: str | None) -> tuple[Any, Iterator[str]]:
 
 
 def _models() -> tuple[Any, Iterator[str]]:
-    from openvse.conversion.published import PUBLISHED
+    from openvse.conversion.weights import PUBLISHED
     from openvse.tasks.front import list_models
 
     here = [each for each in list_models() if each not in PUBLISHED]
@@ -110,7 +109,7 @@ def _models() -> tuple[Any, Iterator[str]]:
 
 
 def _protocols() -> tuple[Any, Iterator[str]]:
-    from openvse.evaluation.protocols import protocols
+    from openvse.evaluation.report import protocols
 
     def lines() -> Iterator[str]:
         for each in protocols().values():
@@ -124,7 +123,7 @@ def _protocols() -> tuple[Any, Iterator[str]]:
 
 
 def _terms() -> tuple[Any, Iterator[str]]:
-    from openvse.tasks.terms import paper_terms
+    from openvse.train_cli.listing import paper_terms
 
     head = [
         "Each term with its source, its parts, and settings of a recipe or commands.",

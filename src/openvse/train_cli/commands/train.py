@@ -11,8 +11,7 @@ import typer
 
 from openvse.cli.app import app
 from openvse.cli.options import Out, Overwrite, RunDevice, StartModel, Threads, argument, option
-from openvse.cli.progress import bar, counted, note, voice
-from openvse.cli.stopping import going_on
+from openvse.cli.progress import bar, counted, going_on, note, voice
 from openvse.indexing.manifest import MANIFEST
 from openvse.train_cli.completion import complete_override, complete_recipe
 from openvse.train_cli.launching import launch, leads, leave
