@@ -13,8 +13,7 @@ from torch.autograd.function import once_differentiable
 from openvse.encoders.projections import Projection
 from openvse.errors import RecipeError
 from openvse.functional import MASKED
-from openvse.layers.attention import check_heads
-from openvse.layers.attention import xavier_linear
+from openvse.layers.attention import check_heads, xavier_linear
 from openvse.similarities import Similarity
 from openvse.similarities.base import slices
 from openvse.types import EmbeddingSet
