@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from openvse.conversion.convert import convert
 from openvse.errors import CheckpointError
-from openvse.training import memory
+from openvse.training import environment
 from tests.dual_checkpoints import save_dual, write_tokenizer
 from tests.naming import names, refusal
 
@@ -129,12 +129,12 @@ def test_weights_that_exceed_the_memory(clip: Path, refused: Any, monkeypatch: A
 
 def test_eight_gigabytes_on_a_machine_with_four(monkeypatch: Any) -> None:
     monkeypatch.setattr("openvse.training.environment.memory_of_machine", lambda: 4_000_000_000)
-    memory.expect_memory(3_900_000_000, "its weights")
-    assert names(refusal(CheckpointError, memory.expect_memory, 8_000_000_000, "its weights"), "8.0", "4.0")
+    environment.expect_memory(3_900_000_000, "its weights")
+    assert names(refusal(CheckpointError, environment.expect_memory, 8_000_000_000, "its weights"), "8.0", "4.0")
 
 
 def test_the_memory_of_this_machine_is_known() -> None:
-    there = memory.memory_of_machine()
+    there = environment.memory_of_machine()
     assert there is not None and there > 1 << 28
 
 

@@ -181,7 +181,7 @@ class Objective(nn.Module):
 
     @torch.no_grad()
     def at_collapse(self, batch: ScoredBatch) -> Float[Tensor, ""]:
-        """Return the loss of this batch at collapse, when all embeddings are equal (``training/collapse.py``)."""
+        """Return the loss of this batch at collapse, when all embeddings are equal (``training/records.py``)."""
         equal = replace(
             batch, scores=torch.ones_like(batch.scores), images=_all_equal(batch.images), texts=_all_equal(batch.texts)
         )

@@ -35,7 +35,7 @@ class Step:
 
     Attributes:
         terms: weighted, and their sum as ``loss``, with gradients.
-        at_collapse: a function that computes the loss of this batch at collapse (``collapse.py``).
+        at_collapse: a function that computes the loss of this batch at collapse (``records.py``).
         diagnostics: a function that computes further numbers for the log.
     """
 
@@ -50,7 +50,7 @@ class Task(ABC, Generic[BatchT]):
 
     Attributes:
         metric: the metric of the validation whose largest value selects the model.
-        collapse: the meaning of collapse for this task, and advice (``collapse.py``).
+        collapse: the meaning of collapse for this task, and advice (``records.py``).
         objectives: the objectives with their parameters, one for each phase. Empty if the task has none.
         data: the name of the data set, the number of images in each split, and the licence if known.
         replicates: the metrics of the last validation on every resample of its bootstrap, the same resamples each time.
