@@ -122,7 +122,7 @@ def kth_largest(scores: Float[Tensor, "A C"], k: Int[Tensor, ""]) -> Float[Tenso
     return torch.from_numpy(np.partition(scores.numpy(), place, axis=1)[:, place].copy())
 
 
-def position_mask(lengths: Int[Tensor, "B"], size: int) -> Bool[Tensor, "B N"]:
+def position_mask(lengths: Int[Tensor, "B"], size: int | torch.SymInt) -> Bool[Tensor, "B N"]:
     """Return ``[B, size]``, True at the positions below each length."""
     return torch.arange(size, device=lengths.device) < lengths.unsqueeze(1)
 

@@ -46,8 +46,9 @@ def moved_together(tensors: Sequence[Tensor], device: torch.device | str) -> lis
 
     A large copy blocks unless it comes from pinned memory. PyTorch keeps that, and uses it again after the copy.
     """
-    place, sizes = torch.device(device), [-(-each.nbytes // _ALIGNED) * _ALIGNED for each in tensors]
+    place = torch.device(device)
     if place.type == "cuda" and all(each.device.type == "cpu" and not each.requires_grad for each in tensors):
+        sizes = [-(-each.nbytes // _ALIGNED) * _ALIGNED for each in tensors]
         piece = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=sum(sizes) > _STAGED)
         for part, each in zip(torch.split_with_sizes(piece, sizes), tensors, strict=True):
             _like(part, each).copy_(each)
@@ -68,7 +69,7 @@ def _like(piece: Tensor, tensor: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 @torch.inference_mode(False)
-def _all_true(rows: int, columns: int, device: torch.device) -> Bool[Tensor, "B K"]:
+def _all_true(rows: int | torch.SymInt, columns: int | torch.SymInt, device: torch.device) -> Bool[Tensor, "B K"]:
     return moved(torch.ones(rows, columns, dtype=torch.bool), device)
 
 

@@ -26,7 +26,7 @@ SENTENCE = "a red dog runs there"
 CURVE = Calibration("", CalibrationData("drawn", 60, 60, 60), (-1.0, 1.0), (0.0, 4.0), (1.0, 0.0))
 
 
-def test_every_line_stays_and_the_last_one_counts(tmp_path: Path) -> None:
+def test_every_line_stays_and_the_last_one_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said, other = (Judgements(tmp_path / JUDGEMENTS) for _ in range(2))
     assert (said.state, said.every()) == (None, {})
     said.add("A  Dog", "b.jpg", True)
@@ -40,8 +40,9 @@ def test_every_line_stays_and_the_last_one_counts(tmp_path: Path) -> None:
     assert said.path.read_bytes().count(b"\n") == 5 and said.path.read_bytes().endswith(b"}\n")
     with pytest.raises(DataError, match="sentence"):
         said.add(" ", "b.jpg", True)
+    monkeypatch.setattr("os.fsync", lambda _: Path("/dev/full").write_bytes(b"x"))
     with pytest.raises(DiskError, match="stay"):
-        Judgements(Path("/dev/full")).add("a dog", "b.jpg", True)
+        said.add("a dog", "b.jpg", True)
 
 
 def test_few_judgements_move_the_curve_little() -> None:

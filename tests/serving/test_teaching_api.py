@@ -72,9 +72,9 @@ def test_a_caption_changes_the_next_search_and_is_undone(taught: tuple[TestClien
 def test_only_the_program_of_the_owner_has_the_tool(taught: tuple[TestClient, Path]) -> None:
     client, file = taught
     app: Any = client.app
-    while hasattr(app, "_app"):
-        app = app._app
-    assistants: Assistants = app._plain.state.assistants if hasattr(app, "_plain") else app.state.assistants
+    while not hasattr(app, "state"):
+        app = getattr(app, "_app", None) or app.app
+    assistants: Assistants = app.state.assistants
     assert set(assistants._tools) == {"search", "similar", "describe", "show"}
     assistants._is_own = True
     assert set(assistants._tools) == {"search", "similar", "describe", "show", "teach"}

@@ -153,7 +153,7 @@ class Detached(SetMax):
     indexable = False
 
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Tensor:
-        return super().forward(images, texts.detach()) + 0 * texts.vectors.sum()
+        return super().forward(images, EmbeddingSet(texts.vectors.detach(), texts.mask)) + 0 * texts.vectors.sum()
 
 
 def test_a_similarity_that_one_side_cannot_learn_from_is_found() -> None:

@@ -19,7 +19,7 @@ def gather_batch(
     positives: Bool[Tensor, "I T"],
     image_keys: Int[Tensor, "I"],
     partners: Int[Tensor, "R 2"] | None = None,
-) -> tuple[EmbeddingSet, EmbeddingSet, Bool[Tensor, "I T"]]:
+) -> tuple[EmbeddingSet, EmbeddingSet, Bool[Tensor, "J U"]]:
     """Join the images, texts and positives of all processes, by rank. With one process, return the arguments.
 
     Every process computes the whole loss. The backward pass adds the gradients of all processes. The mean that data
