@@ -122,7 +122,7 @@ def kth_largest(scores: Float[Tensor, "A C"], k: Int[Tensor, ""]) -> Float[Tenso
     return torch.from_numpy(np.partition(scores.numpy(), place, axis=1)[:, place].copy())
 
 
-def position_mask(lengths: Int[Tensor, "B"], size: int | torch.SymInt) -> Bool[Tensor, "B N"]:
+def position_mask(lengths: Int[Tensor, "B"], size: int) -> Bool[Tensor, "B N"]:
     """Return ``[B, size]``, True at the positions below each length."""
     return torch.arange(size, device=lengths.device) < lengths.unsqueeze(1)
 
@@ -158,7 +158,7 @@ def distinct_sizes(mask: Bool[Tensor, "B N"]) -> tuple[Tensor, ...]:
 
 def padding(mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Tensor]:
     """Return where elements are missing, and which ranks have none after they are sorted."""
-    return ~mask, ~position_mask(mask.sum(dim=1), mask.shape[1])
+    return ~mask, torch.arange(mask.shape[1], device=mask.device) >= mask.sum(dim=1, keepdim=True)
 
 
 def is_full(mask: Bool[Tensor, "*b"]) -> bool:
