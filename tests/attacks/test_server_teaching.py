@@ -10,7 +10,7 @@ import pytest
 
 from openvse.errors import DataError
 from openvse.model.two_tower import TwoTower
-from openvse.search.query import Judgements
+from openvse.search.hits import Judgements
 from openvse.serving.served import Source
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings

@@ -500,7 +500,7 @@ def saved_or_learned(before: Any, after: Any, found: Any) -> str:
 def judged(home: Path, name: str = "2.jpg") -> None:
     """Say that an image fits a sentence, unless that was said before."""
     from openvse.errors import OpenVSEError
-    from openvse.search.query import Judgements
+    from openvse.search.hits import Judgements
 
     kept = Judgements(home / "state" / "judgements.jsonl")
     try:
@@ -512,7 +512,7 @@ def judged(home: Path, name: str = "2.jpg") -> None:
 
 def in_judged(state: Path) -> Any:
     """Return all judgements."""
-    from openvse.search.query import Judgements
+    from openvse.search.hits import Judgements
 
     return {query: dict(items) for query, items in Judgements(state / "judgements.jsonl").every().items()}
 

@@ -16,7 +16,7 @@ from openvse.indexing import Index
 from openvse.model.two_tower import TwoTower
 from openvse.scoring.calibration import Calibration, CalibrationData, moved_by
 from openvse.search import Page, Query, SearchEngine
-from openvse.search.query import JUDGEMENTS, Judgements
+from openvse.search.hits import JUDGEMENTS, Judgements
 from openvse.serving.served import Source
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, 
 import typer
 from typer.core import TyperCommand, TyperOption
 
+from openvse import __version__
+from openvse.cli.progress import voice
 from openvse.errors import OpenVSEError
+from openvse.files import whole_characters
 from openvse.halves import missing_package, training_module, usable_device
 from openvse.indexing.manifest import IndexSettings
 from openvse.search.provided import RERANKER
@@ -24,11 +28,7 @@ from openvse.settings import FIRST, Declared, check_settings, settings_of
 if TYPE_CHECKING:
     from openvse.pipeline import Workers
     from openvse.search.provided import RanksAgain
-import json
 
-from openvse import __version__
-from openvse.cli.progress import voice
-from openvse.files import whole_characters
 
 SCHEMA = 1
 """Version of the document. It grows by one when a key changes its meaning or is removed, not when a key is added."""

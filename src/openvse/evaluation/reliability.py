@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
-
-from openvse.evaluation.rerank import Proposals, RelevantPairs
-from openvse.output.documents import percent
-from openvse.output.figures import COLUMN, QUIET, new_figure
-from openvse.output.table import Table
-from openvse.scoring.calibration import PRECISIONS, Calibration
-from openvse.types import Relevance
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from openvse.errors import DataError
 from openvse.evaluation.embed import Member
-from openvse.scoring.calibration import CalibrationData, ShortCurve
+from openvse.evaluation.rerank import Proposals, RelevantPairs
+from openvse.output.documents import percent
+from openvse.output.figures import COLUMN, QUIET, new_figure
+from openvse.output.table import Table
+from openvse.scoring.calibration import PRECISIONS, Calibration, CalibrationData, ShortCurve
+from openvse.types import Relevance
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 BINS = 4096
 """The number of bins between the lowest and the highest score of a relevant pair."""

@@ -39,9 +39,9 @@ from openvse.search.exact import (
     embed_queries,
     joined,
 )
-from openvse.search.hits import Answer, Hit, Hits, Probabilities, lines_with, title_of
+from openvse.search.hits import Answer, Hit, Hits, Judgements, Probabilities, lines_with, title_of
 from openvse.search.provided import STORE_ADDRESS, STORE_CATALOGUE, TEACHER, Teaches
-from openvse.search.query import Judgements, OneQuery, Page, Query, check_pages
+from openvse.search.query import OneQuery, Page, Query, check_pages
 from openvse.stores.base import Note
 from openvse.stores.choice import EngineAddress
 

@@ -1,10 +1,14 @@
-"""The results of a search: hits by similarity and by words, their probabilities, and the answer to a query."""
+"""The results of a search: hits by similarity and by words, their probabilities, answers to queries, and judgements."""
 
 from __future__ import annotations
 
+import json
+import os
+import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, SupportsIndex, TypeAlias, TypeVar, overload
@@ -12,9 +16,11 @@ from typing import Any, Generic, Literal, SupportsIndex, TypeAlias, TypeVar, ove
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.errors import ModelError
+from openvse.errors import DataError, ModelError
+from openvse.files import parse_json, sync, whole_characters, writing
 from openvse.indexing.database import Forms
 from openvse.indexing.words import TITLE_KEYS, line_of
+from openvse.media.names import escaped
 from openvse.media.segments import ClipSegment
 from openvse.media.text_reading import TextLine
 from openvse.output.table import Cell, Table, data_frame
@@ -356,3 +362,71 @@ class Answer:
 
     def __repr__(self) -> str:
         return f"{str(self.hits).rstrip()}\n{len(self.hits)} of {self.searched:,} searched"
+
+
+JUDGEMENTS = "judgements.jsonl"
+"""The name of the file in the folder of an index."""
+
+_MOST_BYTES = 64 << 20
+_KNOWN = {True: True, False: False, None: None}
+
+
+class Judgements:
+    """The judgements in a file, which need not exist. Lines are only added, and the last on a query and item counts.
+
+    A line is ``{"query": "a dog", "item": "holiday/0001.jpg", "fits": true}``. An item is named by its path below the
+    indexed folder, and ``null`` takes back what was said of it. A line that a stopped process, or a full disk, left
+    unfinished is left out, and the next one begins on a line of its own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: object = None
+        self._known: dict[str, dict[str, bool]] = {}
+
+    @property
+    def state(self) -> object:
+        """A value that changes with every judgement. Raise DataError if the file is a link, no file, or very large."""
+        if not os.path.lexists(self.path):
+            return None
+        found = self.path.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+            raise DataError(f"{escaped(self.path)} is a link, no file or larger than {_MOST_BYTES:,} bytes: remove it")
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def every(self) -> Mapping[str, Mapping[str, bool]]:
+        """Return, for each query, whether the judged items fit, in the order in which they were judged last."""
+        if (state := self.state) != self._seen:
+            known: dict[str, dict[str, bool]] = {}
+            for line in self.path.read_bytes().splitlines() if state else ():
+                with suppress(ValueError, KeyError, TypeError, DataError):
+                    said = parse_json(line.decode())
+                    query, item, fits = plain(said["query"]), str(said["item"]), _KNOWN[said["fits"]]
+                    known.setdefault(query, {}).pop(item, None)
+                    if fits is not None:
+                        known[query][item] = fits
+            self._seen, self._known = state, {query: items for query, items in known.items() if items}
+        return self._known
+
+    def of(self, query: str) -> Mapping[str, bool]:
+        """Return whether the judged items fit a query."""
+        return self.every().get(plain(query), {})
+
+    def add(self, query: str, item: str, fits: bool | None) -> None:
+        """Add a judgement, which is on the disk afterwards. Raise DiskError if it cannot be: all others stay."""
+        if not plain(query):
+            raise DataError("a judgement needs the sentence that was searched: give it as the query")
+        _ = self.state
+        said = {"query": plain(query), "item": whole_characters(item), "fits": fits}
+        with writing(self.path, "the judgements in it stay"), self.path.open("a+b") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            is_torn = file.read(1) not in (b"", b"\n")
+            file.write(b"\n" * is_torn + json.dumps(said, ensure_ascii=False).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        sync(self.path.parent)
+
+
+def plain(query: str) -> str:
+    """Return a query as judgements name it: without capitals, and with one space between words."""
+    return " ".join(whole_characters(query).casefold().split())

@@ -20,9 +20,8 @@ from openvse.media.segments import file_of
 from openvse.media.text_reading import TextLine
 from openvse.scoring.hubs import BANK
 from openvse.search import Answer, Hit, SearchEngine
-from openvse.search.hits import FILE_KEYS, uncertainty_of
+from openvse.search.hits import FILE_KEYS, JUDGEMENTS, Judgements, uncertainty_of
 from openvse.search.provided import Teaches
-from openvse.search.query import JUDGEMENTS, Judgements
 from openvse.serving.batching import RememberingModel
 from openvse.stores import EngineAddress
 from openvse.stores.following import state_file

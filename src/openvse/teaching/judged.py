@@ -10,7 +10,7 @@ import numpy as np
 from openvse.corpus import Corpus
 from openvse.errors import DataError, MissingItemError
 from openvse.indexing import Index
-from openvse.search.query import JUDGEMENTS, Judgements
+from openvse.search.hits import JUDGEMENTS, Judgements
 from openvse.stores.base import Note
 from openvse.types import Relevance
 

@@ -88,10 +88,10 @@ class TrainingBeside:
     @property
     def said(self) -> str:
         """What a training says now, or how it ended. Empty without one."""
-        with suppress(OSError):
-            lines = (self._folder / _LOG).read_text(errors="replace").replace("\r", "\n").split("\n")
-            return self._end or next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return self._end
+        if not self.is_running:
+            return self._end
+        lines = (self._folder / _LOG).read_text(errors="replace").replace("\r", "\n").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def begin(self, source: Path) -> None:
         """Train from the captions of a folder, or a file.
@@ -116,7 +116,7 @@ class TrainingBeside:
         status = process.wait()
         try:
             self._end = f"the training failed: {self.said}" if status else self._adopted()
-        except (OpenVSEError, OSError, ValueError, KeyError) as error:
+        except Exception as error:  # whatever fails is one line, and ends the training
             self._end = f"the model that was trained is not used: {message_of(error)}"
 
     def _adopted(self) -> str:

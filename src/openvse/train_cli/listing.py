@@ -5,22 +5,21 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, groupby
-from operator import and_, eq
-from typing import TYPE_CHECKING, Any, get_args
-
-from openvse.errors import RecipeError, choices, nearest
-
-if TYPE_CHECKING:
-    from openvse.registry import Maker
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate, groupby
+from operator import and_, eq
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import TypeAdapter
 
+from openvse.errors import RecipeError, choices, nearest
 from openvse.files import read_text
 from openvse.specs.load import parse_yaml, recipe_folders
+
+if TYPE_CHECKING:
+    from openvse.registry import Maker
 
 
 @dataclass(frozen=True)

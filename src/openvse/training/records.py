@@ -8,6 +8,7 @@ import math
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,6 @@ from openvse.files import parse_json, read_lines, write_whole, writing
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
-from collections import deque
 
 EQUAL_EMBEDDINGS = (
     "all embeddings are becoming equal (hard-negative collapse). Begin with about three epochs on all negatives "

@@ -45,6 +45,26 @@ def _tanh(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def _weights(weight: tl.tensor, bias: tl.tensor, way: tl.tensor, units: tl.constexpr, width: tl.constexpr) -> tl.tuple:
+    size = units * units
+    first, biases = weight + way * 3 * size, bias + way * 3 * units
+    to_reset, to_update = _matrix(first, units, width), _matrix(first + size, units, width)
+    to_new = _matrix(first + 2 * size, units, width)
+    reset_bias, update_bias = _vector(biases, units, width), _vector(biases + units, units, width)
+    new_bias = _vector(biases + 2 * units, units, width)
+    return to_reset, to_update, to_new, reset_bias, update_bias, new_bias
+
+
+@triton.jit
+def _gates(gate: tl.tensor, state: tl.tensor, of: tl.tuple, units: tl.constexpr, width: tl.constexpr) -> tl.tuple:
+    before = state[None, :]
+    reset = tl.sigmoid(_vector(gate, units, width) + tl.sum(of[0] * before, 1) + of[3])
+    update = tl.sigmoid(_vector(gate + units, units, width) + tl.sum(of[1] * before, 1) + of[4])
+    hidden = tl.sum(of[2] * before, 1) + of[5]
+    return reset, update, hidden, _tanh(_vector(gate + 2 * units, units, width) + reset * hidden)
+
+
+@triton.jit
 def _forward(
     gates: tl.tensor,
     weight: tl.tensor,
@@ -57,19 +77,12 @@ def _forward(
     width: tl.constexpr,
 ) -> None:
     row, way = tl.program_id(0), tl.program_id(1)
-    length, size = tl.load(lengths + row), units * units
-    weights, biases = weight + way * 3 * size, bias + way * 3 * units
-    to_reset, to_update = _matrix(weights, units, width), _matrix(weights + size, units, width)
-    to_new = _matrix(weights + 2 * size, units, width)
-    reset_bias, update_bias = _vector(biases, units, width), _vector(biases + units, units, width)
-    new_bias = _vector(biases + 2 * units, units, width)
+    length, of = tl.load(lengths + row), _weights(weight, bias, way, units, width)
     state = tl.zeros((width,), tl.float32)
     for step in range(length):
         at = (row * steps + tl.where(way == 0, step, length - 1 - step)) * ways + way
-        gate, before = gates + at * 3 * units, state[None, :]
-        reset = tl.sigmoid(_vector(gate, units, width) + tl.sum(to_reset * before, 1) + reset_bias)
-        update = tl.sigmoid(_vector(gate + units, units, width) + tl.sum(to_update * before, 1) + update_bias)
-        new = _tanh(_vector(gate + 2 * units, units, width) + reset * (tl.sum(to_new * before, 1) + new_bias))
+        gate = gates + at * 3 * units
+        _, update, _, new = _gates(gate, state, of, units, width)
         state = new + update * (state - new)
         _store(states + at * units, state, units, width)
 
@@ -90,12 +103,8 @@ def _backward(
     width: tl.constexpr,
 ) -> None:
     row, way = tl.program_id(0), tl.program_id(1)
-    length, size = tl.load(lengths + row), units * units
-    weights, biases = weight + way * 3 * size, bias + way * 3 * units
-    to_reset, to_update = _matrix(weights, units, width), _matrix(weights + size, units, width)
-    to_new = _matrix(weights + 2 * size, units, width)
-    reset_bias, update_bias = _vector(biases, units, width), _vector(biases + units, units, width)
-    new_bias, earlier = _vector(biases + 2 * units, units, width), tl.where(way == 0, -1, 1)
+    length, of = tl.load(lengths + row), _weights(weight, bias, way, units, width)
+    earlier = tl.where(way == 0, -1, 1)
     carried = tl.zeros((width,), tl.float32)
     for step in range(length):
         place = tl.where(way == 0, length - 1 - step, step)
@@ -103,11 +112,7 @@ def _backward(
         gate, first = gates + at * 3 * units, step == length - 1
         state = _vector(states + (at + tl.where(first, 0, earlier * ways)) * units, units, width)
         state = tl.where(first, 0.0, state)
-        before = state[None, :]
-        reset = tl.sigmoid(_vector(gate, units, width) + tl.sum(to_reset * before, 1) + reset_bias)
-        update = tl.sigmoid(_vector(gate + units, units, width) + tl.sum(to_update * before, 1) + update_bias)
-        hidden = tl.sum(to_new * before, 1) + new_bias
-        new = _tanh(_vector(gate + 2 * units, units, width) + reset * hidden)
+        reset, update, hidden, new = _gates(gate, state, of, units, width)
         carried += _vector(given + at * units, units, width)
         by_new = carried * (1 - update) * (1 - new * new)
         by_update = carried * (state - new) * update * (1 - update)
@@ -116,8 +121,8 @@ def _backward(
         _store(to_gates + at * 3 * units + units, by_update, units, width)
         _store(to_gates + at * 3 * units + 2 * units, by_new, units, width)
         _store(to_hidden + at * units, by_hidden, units, width)
-        back = tl.sum(to_reset * by_reset[:, None], 0) + tl.sum(to_update * by_update[:, None], 0)
-        carried = carried * update + back + tl.sum(to_new * by_hidden[:, None], 0)
+        back = tl.sum(of[0] * by_reset[:, None], 0) + tl.sum(of[1] * by_update[:, None], 0)
+        carried = carried * update + back + tl.sum(of[2] * by_hidden[:, None], 0)
 
 
 class _Walk(torch.autograd.Function):
