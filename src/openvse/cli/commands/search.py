@@ -35,6 +35,7 @@ from openvse.files import refuse_there, whole_characters, write_page
 from openvse.indexing.manifest import index_folder
 from openvse.media.names import escaped, names_image
 from openvse.media.segments import clock
+from openvse.media.text_reading import shown_lines
 from openvse.output.documents import percent
 from openvse.search.query import WHICH, Page, Query, only_sentences
 from openvse.settings import FIRST, settings_of
@@ -275,7 +276,7 @@ def print_answers(
             alike = f"  (and {hit.alike} like it)" if hit.alike else ""
             typer.echo(f"  {hit.rank:>3}  {hit.score:7.4f}  {likely}{name}{span}{escaped(matched)}{alike}")
             if hit.text:
-                typer.echo(f"       text: {escaped(' … '.join(line.text for line in hit.text))}")
+                typer.echo(f"       text: {escaped(shown_lines(hit.text))}")
         if not answer.hits and one.text.strip():
             typer.echo(f"  {nothing_of(page)}")
     if on_a_terminal() and any(hit.matched for answer in answers for hit in answer.hits):
