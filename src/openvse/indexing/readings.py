@@ -9,7 +9,7 @@ a search knows which words of an item were read. NULL means an image that could 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -61,7 +61,7 @@ _TAKEN_AWAY = (
     *(f"DROP TABLE {name}" for name in ("readings", "texts_count", "texts")),
 )
 _PAGES = "read_pages"  # the setting of an index that has the text of all pages
-_LETTERS = 2000  # which take as long to read as a piece is searched
+_LETTERS, _DAMAGED = 2000, 10  # letters that take as long as a piece to search, and pieces that take as long as it
 _LACKING = "SELECT key, root, id FROM items WHERE kind = 'image' AND key NOT IN (SELECT key FROM readings) ORDER BY key"
 
 
@@ -158,25 +158,34 @@ def _read(
 
 def _read_pages(reader: TextReader, path: Path, first: Image.Image) -> tuple[list[list[TextLine]], list[str]]:
     """Return the lines of each page of a file, of which the first is decoded, and what of it is read or not."""
-    pages = [[*reader.read(first)]]
-    notes, left, size = [getattr(reader, "note", "")], float(MOST_OF_FILE), first.size
-    for page in further_pages(path):
-        left -= min(MOST_PIECES, len(pieces_of(*size))) + sum(len(line.text) for line in pages[-1]) / _LETTERS
-        if left <= 0:
-            notes.append(f"pages 1 to {len(pages)} alone, as they are much")
-            break
-        pages.append([])
-        size, number = page.size, len(pages)
-        try:
-            pages[-1] = [replace(line, page=number) for line in reader.read(read_image(page))]
-            notes.append(f"page {number}: {note}" if (note := getattr(reader, "note", "")) else "")
-        except Exception as error:
-            notes.append(f"page {number}: {message_of(error)}")
+    pages, notes, left = [[*reader.read(first)]], [getattr(reader, "note", "")], float(MOST_OF_FILE)
+    left -= _work(first, pages[0])
+    try:
+        for page in further_pages(path):
+            if left <= 0:
+                notes.append(f"only its pages 1 to {len(pages)}, as there are many or large ones")
+                break
+            pages.append([])
+            try:
+                image = read_image(page)
+                pages[-1] = [replace(line, page=len(pages)) for line in reader.read(image)]
+                left -= _work(image, pages[-1])
+                notes.append(f"page {len(pages)}: {note}" if (note := getattr(reader, "note", "")) else "")
+            except Exception as error:
+                left -= _DAMAGED
+                notes.append(f"without page {len(pages)}: {message_of(error)}")
+    except Exception as error:  # the list of pages is damaged
+        notes.append(f"only its pages 1 to {len(pages)}: {message_of(error)}")
     if len(pages) > 1:
         pages[0] = [replace(line, page=1) for line in pages[0]]
     if (count := sum(map(len, pages))) > MOST_LINES:
         notes.append(f"only {MOST_LINES:,} of its {count:,} lines are kept")
     return pages, [note for note in notes if note]
+
+
+def _work(page: Image.Image, lines: Sequence[TextLine]) -> float:
+    """Return the work of reading a page, in pieces to search. Many letters take long, too."""
+    return min(MOST_PIECES, len(pieces_of(*page.size))) + sum(len(line.text) for line in lines) / _LETTERS
 
 
 def _renew(database: Database) -> None:

@@ -214,8 +214,19 @@ def further_pages(source: Path) -> Iterator[Image.Image]:
     with opened_image(source) as image:
         last = _MOST_PAGES if image.format == "TIFF" else 1
         for page in islice(ImageSequence.Iterator(image), 1, last):
-            if not page.tag_v2.get(_TIFF_KIND, 0) & _NO_PAGE:
+            if not getattr(page, "tag_v2", {}).get(_TIFF_KIND, 0) & _NO_PAGE:
                 yield page
+
+
+def read_page(source: Path, number: int) -> Image.Image:
+    """Decode a page of a TIFF behind the first one, which is 1, as ``read_image`` does."""
+    reason = "there is none"
+    try:
+        for page in islice(further_pages(source), number - 2, None):
+            return read_image(page)
+    except Exception as error:
+        reason = reason_of(error)
+    raise BadImageError(f"{escaped(source)}: page {number}: {reason}")
 
 
 @contextmanager
