@@ -13,9 +13,8 @@ import pytest
 
 from openvse.indexing import Index
 from openvse.indexing.database import Entry, Root
-from openvse.indexing.maintenance import rewrite
 from openvse.indexing.manifest import Item
-from openvse.indexing.writer import IndexFolder, IndexWriter
+from openvse.indexing.writer import IndexFolder, IndexWriter, rewrite
 
 ROOTS = [Root(0, "/photos", "")]
 

@@ -268,11 +268,9 @@ def _broken_words(lines: Sequence[TextLine]) -> dict[int, str]:
             seen = np.linalg.solve(np.stack([right - start, below - start], 1), corners.reshape(-1, 2).T)
             (left, end), down = seen[0].reshape(-1, 2).T, seen[1].reshape(-1, 2)[:, 0]
             fits = (down > _PITCH[0]) & (down < _PITCH[1]) & (left < 0.5) & (end > 0)
-            if not fits.any():
-                continue
             after = others[int(np.where(fits, down, np.inf).argmin())]
             last = lines[after].text.split()[0]
-            if last[0].isalpha():
+            if fits.any() and last[0].isalpha():
                 for at in (place, after):
                     words[at] = f"{words.get(at, '')} {first[:-1]}{last} {first[:-1]}-{last}".strip()
     return words
