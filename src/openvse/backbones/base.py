@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, NoReturn, cast
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped, UInt8
 from PIL.Image import Image, Transpose
 from torch import Tensor, nn
 
@@ -134,6 +135,15 @@ class Backbone(Configured, nn.Module, ABC):
     def see(self, inputs: Inputs) -> Features:
         """Return the local features of a batch from ``collate``. ``forward`` switches gradients on and off."""
 
+    def levels(self, image: Image) -> Shaped[Tensor, "... 3 H W"]:
+        """Return what ``read`` sends to a GPU: ``preprocess``, or levels ``uint8`` that ``forward`` makes pixels of."""
+        return self.preprocess(image)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next((weight.device for weight in self.parameters()), torch.device("cpu"))
+
     def forward(self, inputs: Inputs) -> Features:
         """Return the local features of pixels with their mask, and their boxes if known.
 
@@ -149,8 +159,8 @@ class Backbone(Configured, nn.Module, ABC):
         *,
         to_store: bool = False,
         exact: bool = True,
-    ) -> Float[Tensor, "... 3 H W"]:
-        """Decode an item, an image or the frames of a clip, to pixels.
+    ) -> Shaped[Tensor, "... 3 H W"]:
+        """Decode an item, an image or the frames of a clip, to pixels, or for a GPU to ``levels``.
 
         Args:
             source: a ``ClipSource``. Unless it reads videos, an image, or a part of a clip, whose middle frame is read.
@@ -166,14 +176,18 @@ class Backbone(Configured, nn.Module, ABC):
         else:
             image = read_image(source, shorter_side=self.decoded_for(generator, exact=exact))
         with within_memory(source):
-            return self.preprocess(random_view(image, generator))
+            return self.prepared(random_view(image, generator))
+
+    def prepared(self, image: Image) -> Shaped[Tensor, "... 3 H W"]:
+        """Return the pixels of an image, or for a GPU its ``levels``."""
+        return self.preprocess(image) if self.device.type == "cpu" else self.levels(image)
 
     def decoded_for(self, generator: torch.Generator | None, *, exact: bool) -> int | None:
         """Return the ``shorter_side`` for which an item is decoded. None decodes at full size, as for random views."""
         whole = exact if self.exact_decode is None else self.exact_decode
         return None if whole or generator is not None else self.shorter_side
 
-    def collate(self, items: Sequence[Float[Tensor, "... 3 H W"]]) -> Inputs:
+    def collate(self, items: Sequence[Shaped[Tensor, "... 3 H W"]]) -> Inputs:
         """Join the results of ``read`` into a batch."""
         return Inputs(torch.stack(tuple(items)), None)
 
@@ -189,6 +203,44 @@ class Backbone(Configured, nn.Module, ABC):
     def classifier(self) -> nn.Linear | None:
         """Return the map from a local feature to the classes that the network was trained to tell apart, if known."""
         return None
+
+
+class LevelBackbone(Backbone):
+    """A backbone that resizes an image and then replaces each level, 0 to 255, by a number that its colour decides.
+
+    A subclass defines ``levels``, and calls ``standardise`` after the constructor of ``Backbone``. For a GPU, the
+    replacement is the network's first step, so that a pixel is a byte until then. The numbers are the same everywhere.
+    """
+
+    pixel_levels: Float[Tensor, "3 256"] | None
+
+    def standardise(self, numbers: Float[Tensor, "3 256"] | None) -> None:
+        """Set the number of each level. None is for ``levels`` that returns pixels."""
+        self.register_buffer("pixel_levels", numbers, persistent=False)
+
+    def preprocess(self, image: Image) -> Float[Tensor, "3 H W"]:
+        return self._pixels(self.levels(image))
+
+    def forward(self, inputs: Inputs) -> Features:
+        return super().forward(replace(inputs, values=self._pixels(inputs.values)))
+
+    def _pixels(self, made: Shaped[Tensor, "*b 3 H W"]) -> Float[Tensor, "*b 3 H W"]:
+        numbers = self.pixel_levels
+        return made if numbers is None or made.dtype != torch.uint8 else of_levels(made, numbers)
+
+
+ALL_LEVELS = torch.arange(256.0).expand(3, 256)
+
+
+def levels_of(image: Image) -> UInt8[Tensor, "3 H W"]:
+    """Return the levels of red, green and blue."""
+    return torch.from_numpy(np.stack([np.asarray(colour) for colour in image.split()]))
+
+
+def of_levels(levels: UInt8[Tensor, "... 3 H W"], numbers: Float[Tensor, "3 256"]) -> Float[Tensor, "... 3 H W"]:
+    """Replace each level of each colour by its number."""
+    starts = torch.arange(0, numbers.numel(), 256, dtype=torch.int32, device=levels.device).view(-1, 1, 1)
+    return numbers.flatten().index_select(0, (levels + starts).flatten()).view(levels.shape)
 
 
 class NestedBackbone(Backbone):
