@@ -1,6 +1,7 @@
 """From a list of items to kept results: decoded ahead, by this process or by many.
 
-``decoded`` reads the items of the next batches in threads while the caller computes with the present one.
+``decoded`` reads the items of the next batches in threads while the caller computes with the present one. If it
+computes on a GPU, each thread lets a process of its own read (``Readers``), since threads share Python's lock.
 ``results_in_order`` lets ``Workers`` make the results of parts of a list.
 ``Pace`` reports the progress and decides when to keep the results. ``extract`` and ``index`` consist of these. Each
 defines its own kept results.
@@ -8,21 +9,28 @@ defines its own kept results.
 
 from __future__ import annotations
 
+import io
 import logging
+import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
+from itertools import accumulate, chain, islice, pairwise
+from mmap import mmap
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from queue import SimpleQueue
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from openvse.errors import BadImageError, DiskError, OpenVSEError, importing, message_of
 from openvse.halves import missing_package, training_module
@@ -42,6 +50,11 @@ KEEP_SECONDS = 5.0
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 DECODERS = min(8, max(2, _CORES))
 """The default number of decoding threads."""
+
+_MOST_READERS = 16
+_ASKED_AT_ONCE = 8  # items
+_SHARED = 1 << 24  # bytes that a process and this one share, of which only those in use take memory
+_LOOKS_S = 1.0  # seconds after which a process that reads looks whether the one that asks is still there
 
 BATCHES_AHEAD = 2
 """The most batches decoded ahead of the computation."""
@@ -119,36 +132,219 @@ def decoded(
     read: Callable[[Item], Value],
     name: Callable[[Item], object],
     *,
-    threads: int = DECODERS,
+    threads: int | None = None,
+    device: object = "cpu",
 ) -> Iterator[DecodedBatch[Item, Value]]:
-    """Read the items of batches, each once, in threads that are at most ``BATCHES_AHEAD`` batches ahead.
+    """Read the items of batches by a ``Decoder``, which has the other arguments."""
+    with closing(Decoder(read, name, threads=threads, device=device)) as decoder:
+        yield from decoder(batches)
+
+
+class Decoder(Generic[Item, Value]):
+    """Reads the items of batches, each once, in threads that are at most ``BATCHES_AHEAD`` batches ahead.
 
     An item that ``read`` refuses by BadImageError leaves a gap. The messages of these errors begin with its ``name``.
+    OpenVSEError is raised if a process that reads has ended.
+
+    Args:
+        threads: the number of threads, or of processes. None chooses it by the number of cores.
+        device: where the caller computes. Processes read for a GPU.
     """
 
-    def tried(item: Item) -> tuple[Value | None, str | None]:
-        try:
-            return read(item), None
-        except BadImageError as error:
-            return None, failure_reason(error, name(item))
+    def __init__(
+        self,
+        read: Callable[[Item], Value],
+        name: Callable[[Item], object],
+        *,
+        threads: int | None = None,
+        device: object = "cpu",
+    ) -> None:
+        count = readers_for(device)
+        self._count = max(1, threads if threads is not None else count or DECODERS)
+        self._read: Callable[[Sequence[Item]], _Tried[Value]] = partial(_tried, read, name)
+        self._readers = Readers(self._read, self._count) if count else None
+        if self._readers is not None:
+            self._read = self._readers
+        self._pool = ThreadPoolExecutor(self._count)
 
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        jobs = ([(item, pool.submit(tried, item)) for item in batch] for batch in batches)
-        waiting: deque[list[tuple[Item, Future[tuple[Any, str | None]]]]] = deque(islice(jobs, BATCHES_AHEAD))
-        try:
-            while waiting:
-                present, done = waiting.popleft(), DecodedBatch[Item, Value]()
-                waiting.extend(islice(jobs, 1))
-                for item, job in present:
-                    value, reason = job.result()
+    def close(self) -> None:
+        """End the threads and the processes."""
+        self._pool.shutdown(cancel_futures=True)
+        if self._readers is not None:
+            self._readers.close()
+
+    def __call__(self, batches: Iterable[Sequence[Item]]) -> Iterator[DecodedBatch[Item, Value]]:
+        """Yield batches whose items have been read."""
+        jobs = ([(some, self._pool.submit(self._read, some)) for some in self._shares(batch)] for batch in batches)
+        waiting: deque[list[tuple[Sequence[Item], Future[_Tried[Value]]]]] = deque(islice(jobs, BATCHES_AHEAD))
+        while waiting:
+            present, done = waiting.popleft(), DecodedBatch[Item, Value]()
+            waiting.extend(islice(jobs, 1))
+            for some, job in present:
+                for item, (value, reason) in zip(some, job.result(), strict=True):
                     if reason is None:
                         done.items.append(item)
-                        done.values.append(value)
+                        done.values.append(cast("Value", value))
                     else:
                         done.failed.append((item, reason))
-                yield done
+            yield done
+
+    def _shares(self, batch: Sequence[Item]) -> Iterator[Sequence[Item]]:
+        """Cut a batch, so that its parts are read beside one another. What is asked for each costs time."""
+        return in_batches(batch, max(1, min(_ASKED_AT_ONCE, len(batch) // self._count)))
+
+
+_Tried: TypeAlias = list[tuple[Value | None, str | None]]
+
+
+def _tried(
+    read: Callable[[Item], Value], name: Callable[[Item], object], items: Sequence[Item]
+) -> list[tuple[Value | None, str | None]]:
+    """Return the value of each item, or the reason why it cannot be used."""
+    done: list[tuple[Value | None, str | None]] = []
+    for item in items:
+        try:
+            done.append((read(item), None))
+        except BadImageError as error:
+            done.append((None, failure_reason(error, name(item))))
+    return done
+
+
+def readers_for(device: object) -> int:
+    """Return how many processes shall read for a device, 0 for threads instead: on a CPU, or in one of many processes.
+
+    Processes that ``torchrun`` has started beside this one have their share of the cores.
+    """
+    others = multiprocessing.current_process().daemon or getattr(sys.modules.get("ray"), "is_initialized", bool)()
+    if others or not str(device).startswith("cuda") or "fork" not in multiprocessing.get_all_start_methods():
+        return 0
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return min(_MOST_READERS, max(2, _CORES // beside - 2))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A process that reads, the connection to it, and the memory in which it leaves what is large."""
+
+    process: BaseProcess
+    connection: Connection
+    memory: mmap
+
+
+class Readers(Generic[Item, Value]):
+    """Processes that read items. A thread that calls it waits for one that is free, and then for its answer.
+
+    They are forked, so they know what this process knew, and only items, values and errors are sent. ``close`` ends
+    them, and so does the end of this process, however it ends.
+    """
+
+    def __init__(self, read: Callable[[Item], Value], count: int) -> None:
+        self._free: SimpleQueue[_Reader] = SimpleQueue()
+        self._all: list[_Reader] = []
+        context = multiprocessing.get_context("fork")
+        for _ in range(count):
+            (ours, theirs), memory = context.Pipe(), mmap(-1, _SHARED)
+            process = context.Process(target=_answer, args=(read, theirs, memory, os.getpid()), daemon=True)
+            process.start()
+            theirs.close()
+            self._all.append(_Reader(process, ours, memory))
+            self._free.put(self._all[-1])
+
+    def __call__(self, item: Item) -> Value:
+        """Read an item. Raise OpenVSEError if the process has ended, and otherwise what the reading raises."""
+        reader = self._free.get()
+        try:
+            reader.connection.send_bytes(pickle.dumps(item))
+            answer, *sizes = pickle.loads(reader.connection.recv_bytes())
+            memory, ends = memoryview(reader.memory), [0, *accumulate(sizes)]
+            value, error = pickle.loads(answer, buffers=[bytearray(memory[a:b]) for a, b in pairwise(ends)])
+        except (EOFError, OSError):
+            raise _ended(reader.process) from None
         finally:
-            pool.shutdown(cancel_futures=True)
+            self._free.put(reader)
+        if error is not None:
+            raise error
+        return cast("Value", value)
+
+    def close(self) -> None:
+        """End the processes."""
+        for reader in self._all:
+            with suppress(OSError):
+                reader.connection.send_bytes(b"")
+            reader.connection.close()
+        for reader in self._all:
+            reader.process.join(_LOOKS_S)
+            reader.process.kill()  # if it still reads
+        self._all.clear()
+
+
+def _ended(process: BaseProcess) -> OpenVSEError:
+    """Return the error for a process that reads no more."""
+    process.join(_LOOKS_S)
+    code = process.exitcode or 0
+    how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with {code}"
+    return OpenVSEError(
+        f"process {process.pid}, which decodes images, has ended {how}, as it does if memory is short: free some, or "
+        f"use fewer cores (taskset), and run the command again"
+    )
+
+
+def _answer(read: Callable[[Item], Value], connection: Connection, memory: mmap, parent: int) -> None:
+    """Read what a connection asks for, until it asks for nothing or the parent has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the parent answers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    while os.getppid() == parent:
+        if not connection.poll(_LOOKS_S):
+            continue
+        try:
+            if not (asked := connection.recv_bytes()):
+                return
+            connection.send_bytes(_answer_of(read, pickle.loads(asked), memory))
+        except (EOFError, OSError):
+            return
+
+
+def _answer_of(read: Callable[[Item], Value], item: Item, memory: mmap) -> bytes:
+    """Return a value, or the error of reading it, with the sizes of the parts that are in the memory."""
+    sent, parts = io.BytesIO(), list[memoryview]()
+    try:
+        _Pickler(sent, 5, buffer_callback=_kept(parts)).dump((read(item), None))
+    except Exception as error:
+        try:
+            return pickle.dumps([pickle.dumps((None, error))])
+        except Exception:
+            return pickle.dumps([pickle.dumps((None, OpenVSEError(f"{type(error).__name__}: {error}")))])
+    memory.seek(0)
+    return pickle.dumps([sent.getvalue(), *map(memory.write, parts)])
+
+
+def _kept(parts: list[memoryview]) -> Callable[[pickle.PickleBuffer], bool]:
+    """Return a function that keeps large parts as long as there is memory, and says of which it does not."""
+
+    def keep(part: pickle.PickleBuffer) -> bool:
+        raw = part.raw()
+        if raw.nbytes + sum(each.nbytes for each in parts) > _SHARED:
+            return True  # it becomes a part of the message
+        parts.append(raw)
+        return False
+
+    return keep
+
+
+class _Pickler(pickle.Pickler):
+    """Sends tensors as arrays, which takes a fraction of the time."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return how a value is made again."""
+        if type(value).__name__ == "Tensor" and value.device.type == "cpu":
+            return _tensor_of, (value.numpy(),)
+        return NotImplemented
+
+
+def _tensor_of(array: Any) -> Any:
+    return sys.modules["torch"].from_numpy(array)
 
 
 def ahead(items: Iterable[Item], count: int = BATCHES_AHEAD) -> Iterator[Item]:

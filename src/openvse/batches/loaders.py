@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,7 @@ from openvse.features.extract import text_id
 from openvse.features.store import FeatureStore
 from openvse.functional import position_mask
 from openvse.media.listing import ImageFile
-from openvse.pipeline import DECODERS, ahead, failure_reason, tell_skipped
+from openvse.pipeline import Decoder, ahead, decoded, readers_for, tell_skipped
 from openvse.types import Batch, FeatureSource, Inputs, QuestionBatch
 
 
@@ -112,6 +112,7 @@ class PixelImages:
         self._backbone = backbone
         self._augment = augment
         self._reported: set[int] = set()
+        self._decoder: Decoder[_Asked, Tensor] | None = None  # the processes that read for a GPU
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -124,22 +125,32 @@ class PixelImages:
         It returns and raises the same as ``FeatureImages.load``. The view is the random one of training, or None for
         the deterministic one.
         """
-        decode = partial(self._decode, view=view if self._augment else None)
-        with ThreadPoolExecutor(DECODERS if get_worker_info() is None else 1) as pool:
-            pixels = list(pool.map(decode, positions.tolist()))
-        if not (usable := [image for image in pixels if image is not None]):
+        ways = partial(_read_view, self._backbone, self._paths), partial(_path_of, self._paths)
+        if self._decoder is None and readers_for(device := self._backbone.device):
+            self._decoder = Decoder(*ways, device=device)
+            weakref.finalize(self, self._decoder.close)
+        asked = [(position, view if self._augment else None) for position in positions.tolist()]
+        threads = None if get_worker_info() is None else 1
+        (batch,) = self._decoder([asked]) if self._decoder else decoded([asked], *ways, threads=threads)
+        bad = {position: reason for (position, _), reason in batch.failed}
+        tell_skipped((self._paths[position], bad[position]) for position in sorted(bad.keys() - self._reported))
+        self._reported |= bad.keys()
+        if not batch.values:
             first = self._paths[int(positions[0])]
-            raise BadImageError(f"none of {len(pixels)} images can be used (first: {first}): check the files")
-        return self._backbone.collate(usable), np.array([image is not None for image in pixels])
+            raise BadImageError(f"none of {len(positions)} images can be used (first: {first}): check the files")
+        return self._backbone.collate(batch.values), np.array([each not in bad for each in positions.tolist()])
 
-    def _decode(self, position: int, view: RandomView | None) -> torch.Tensor | None:
-        try:
-            return self._backbone.read(self._paths[position], view.generator(position) if view else None)
-        except BadImageError as error:
-            if position not in self._reported:
-                self._reported.add(position)
-                tell_skipped([(self._paths[position], failure_reason(error, self._paths[position]))])
-            return None
+
+_Asked: TypeAlias = tuple[int, RandomView | None]  # the position of an image, and its view
+
+
+def _path_of(paths: Sequence[ImageFile], asked: _Asked) -> ImageFile:
+    return paths[asked[0]]
+
+
+def _read_view(backbone: Backbone, paths: Sequence[ImageFile], asked: _Asked) -> Tensor:
+    position, view = asked
+    return backbone.read(paths[position], view.generator(position) if view else None)
 
 
 ImageLoader: TypeAlias = FeatureImages | PixelImages

@@ -26,7 +26,7 @@ from openvse.functional import pad
 from openvse.halves import usable_device
 from openvse.media.listing import ImageFile
 from openvse.model.two_tower import TwoTower, embed, evaluating
-from openvse.pipeline import DECODERS, Pace, Workers, WorkProgress, decoded, in_batches, remaining, results_in_order
+from openvse.pipeline import Pace, Workers, WorkProgress, decoded, in_batches, remaining, results_in_order
 from openvse.specs.load import parse_yaml
 from openvse.types import EmbeddingSet, Features
 
@@ -162,14 +162,14 @@ def extract_features(
     *,
     batch_size: int = 32,
     device: torch.device | str = "cpu",
-    num_workers: int = DECODERS,
+    num_workers: int | None = None,
     dtype: StoreDtype = "float16",
     workers: Workers | None = None,
     progress: Callable[[WorkProgress], None] | None = None,
 ) -> ExtractionReport:
     """Add the local features of images to a feature store. Images that it already has are skipped.
 
-    Images are decoded in threads while the backbone computes, since decoders release Python's lock. The store is
+    Images are decoded in threads, or for a GPU in processes, while the backbone computes. The store is
     committed every few seconds and whenever the function ends, so that an interrupted extraction continues from there.
     An image that cannot be used is reported and left out. The next run tries it again.
 
@@ -179,7 +179,7 @@ def extract_features(
         store: the folder of the store, which is created if it is missing.
         batch_size: the number of images encoded at once. Each frame of a clip counts.
         device: the device on which the backbone runs.
-        num_workers: the number of decoding threads. 0 counts as 1.
+        num_workers: the number of threads that decode, or of processes if the device is a GPU. None chooses it.
         dtype: the number format of the store.
         workers: processes that extract parts of the images. The store is the same, bit for bit, as with one process of
             as many threads as each worker has.
@@ -326,7 +326,7 @@ class _Extraction(ABC, Generic[Content]):
 @dataclass(frozen=True)
 class _ImageExtraction(_Extraction[ImageFile]):
     backbone: Backbone
-    num_workers: int
+    num_workers: int | None
 
     def make(self, items: Sequence[tuple[str, ImageFile]]) -> Iterator[_Made[ImageFile]]:
         backbone = self.backbone.to(self.device)
@@ -338,7 +338,8 @@ class _ImageExtraction(_Extraction[ImageFile]):
 
         batches = in_batches(items, self.batch_size)
         with evaluating(backbone):
-            for batch in decoded(batches, read, lambda item: item[1], threads=self.num_workers):
+            threads, device = self.num_workers, self.device
+            for batch in decoded(batches, read, lambda item: item[1], threads=threads, device=device):
                 rows = self._rows(batch.items, batch.values) if batch.items else []
                 yield _Made(rows, [(path, reason) for (_, path), reason in batch.failed])
 
