@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,6 +44,12 @@ class RandomView:
         return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
 
 
+def stored_or_float(source: FeatureSource) -> Callable[[Int[np.ndarray, "B"]], Inputs]:
+    """Return the function that reads items in their number format, which an encoder takes, or else ``gather``."""
+    gather: Callable[[Int[np.ndarray, "B"]], Inputs] = getattr(source, "gather_stored", source.gather)
+    return gather
+
+
 class FeatureImages:
     """Images whose local features are in a store. A batch is gathered at once.
 
@@ -57,7 +63,7 @@ class FeatureImages:
     """
 
     def __init__(self, source: FeatureSource, image_ids: Sequence[str]) -> None:
-        self._source = source
+        self._gather = stored_or_float(source)
         self._ids = image_ids
         self._rows = source.positions(image_ids)
         self._reported: set[int] = set()
@@ -79,9 +85,9 @@ class FeatureImages:
         Raises:
             BadImageError: none of the images can be used.
         """
-        inputs = self._source.gather(self._rows[positions])
-        # A sum is finite only if all its terms are, and costs little compared with reading them.
-        sound = inputs.values.sum(dim=(1, 2)).isfinite()
+        inputs = self._gather(self._rows[positions])
+        numbers = inputs.values.flatten(1)  # NaN is the largest and the smallest
+        sound = (numbers.amax(1).float() + numbers.amin(1).float()).isfinite()
         if sound.all():
             return inputs, np.ones(len(positions), dtype=bool)
         usable = sound.numpy()
@@ -268,7 +274,7 @@ class StoredTexts:
                 f"feature store {store.path} lacks {len(missing)} of {len(texts)} texts (such as {missing[0]!r}): run "
                 f"'openvse extract' of the text encoder again, which adds the new ones, or set data.text_features=auto"
             )
-        self._store = store
+        self._gather = stored_or_float(store)
         self._rows = store.positions(items)
         self.lengths = torch.from_numpy(store.lengths[self._rows])
 
@@ -276,8 +282,8 @@ class StoredTexts:
         return len(self._rows)
 
     def take(self, positions: Int[np.ndarray, "B"]) -> Inputs:
-        """Read the states of some texts from disk, ``float32 [B, N, C]``."""
-        return self._store.gather(self._rows[positions])
+        """Read the states of some texts from disk, ``[B, N, C]`` in the number format of the store."""
+        return self._gather(self._rows[positions])
 
 
 TextLoader: TypeAlias = TokenTable | StoredTexts

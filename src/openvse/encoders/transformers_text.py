@@ -347,6 +347,7 @@ class TransformersText(TextEncoder):
         reason = self.why_not_stored() if self.training else self._why_not_read()
         if reason is not None:
             raise ModelError(reason)
+        states = states.to(next(self.parameters()).dtype)
         if not self.training or self.augmentation.mode == "none":
             return states, mask
         return states, self._hide(mask)
