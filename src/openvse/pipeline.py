@@ -222,44 +222,42 @@ def readers_for(device: object) -> int:
     return min(_MOST_READERS, max(2, _CORES // beside - 2))
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """A process that reads, the connection to it, and the memory in which it leaves what is large."""
-
-    process: BaseProcess
-    connection: Connection
-    memory: mmap
-
-
 class Readers(Generic[Item, Value]):
-    """Processes that read items. A thread that calls it waits for one that is free, and then for its answer.
+    """Processes that read. A thread that calls it waits for one that is free, and then for its answer.
 
-    They are forked, so they know what this process knew, and only items, values and errors are sent. ``close`` ends
-    them, and so does the end of this process, however it ends.
+    They are forked, so they know what this process knew, and only items, values and errors are sent, arrays by memory
+    that both share. ``close`` ends them, and so does the end of this process, however it ends.
     """
 
     def __init__(self, read: Callable[[Item], Value], count: int) -> None:
-        self._free: SimpleQueue[_Reader] = SimpleQueue()
-        self._all: list[_Reader] = []
+        self._free = SimpleQueue[tuple[BaseProcess, Connection, mmap]]()
+        self._all: list[tuple[BaseProcess, Connection, mmap]] = []
         context = multiprocessing.get_context("fork")
         for _ in range(count):
             (ours, theirs), memory = context.Pipe(), mmap(-1, _SHARED)
             process = context.Process(target=_answer, args=(read, theirs, memory, os.getpid()), daemon=True)
             process.start()
             theirs.close()
-            self._all.append(_Reader(process, ours, memory))
+            self._all.append((process, ours, memory))
             self._free.put(self._all[-1])
 
     def __call__(self, item: Item) -> Value:
         """Read an item. Raise OpenVSEError if the process has ended, and otherwise what the reading raises."""
-        reader = self._free.get()
+        process, connection, memory = reader = self._free.get()
         try:
-            reader.connection.send_bytes(pickle.dumps(item))
-            answer, *sizes = pickle.loads(reader.connection.recv_bytes())
-            memory, ends = memoryview(reader.memory), [0, *accumulate(sizes)]
-            value, error = pickle.loads(answer, buffers=[bytearray(memory[a:b]) for a, b in pairwise(ends)])
+            connection.send_bytes(pickle.dumps(item))
+            answer, *sizes = pickle.loads(connection.recv_bytes())
+            ends = [0, *accumulate(sizes)]
+            parts = [bytearray(memoryview(memory)[start:end]) for start, end in pairwise(ends)]
+            value, error = pickle.loads(answer, buffers=parts)
         except (EOFError, OSError):
-            raise _ended(reader.process) from None
+            process.join(_LOOKS_S)
+            code = process.exitcode or 0
+            how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with {code}"
+            raise OpenVSEError(
+                f"process {process.pid}, which decodes images, has ended {how}, as it does if memory is short: free "
+                f"some, or use fewer cores (taskset), and run the command again"
+            ) from None
         finally:
             self._free.put(reader)
         if error is not None:
@@ -268,25 +266,13 @@ class Readers(Generic[Item, Value]):
 
     def close(self) -> None:
         """End the processes."""
-        for reader in self._all:
+        for _, connection, _ in self._all:
             with suppress(OSError):
-                reader.connection.send_bytes(b"")
-            reader.connection.close()
-        for reader in self._all:
-            reader.process.join(_LOOKS_S)
-            reader.process.kill()  # if it still reads
-        self._all.clear()
-
-
-def _ended(process: BaseProcess) -> OpenVSEError:
-    """Return the error for a process that reads no more."""
-    process.join(_LOOKS_S)
-    code = process.exitcode or 0
-    how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with {code}"
-    return OpenVSEError(
-        f"process {process.pid}, which decodes images, has ended {how}, as it does if memory is short: free some, or "
-        f"use fewer cores (taskset), and run the command again"
-    )
+                connection.send_bytes(b"")
+            connection.close()
+        for process, _, _ in self._all:
+            process.join(_LOOKS_S)
+            process.kill()  # if it still reads
 
 
 def _answer(read: Callable[[Item], Value], connection: Connection, memory: mmap, parent: int) -> None:
@@ -296,41 +282,27 @@ def _answer(read: Callable[[Item], Value], connection: Connection, memory: mmap,
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     while os.getppid() == parent:
-        if not connection.poll(_LOOKS_S):
-            continue
-        try:
-            if not (asked := connection.recv_bytes()):
-                return
-            connection.send_bytes(_answer_of(read, pickle.loads(asked), memory))
-        except (EOFError, OSError):
-            return
+        with suppress(EOFError, OSError):  # the parent ends
+            if connection.poll(_LOOKS_S):
+                if not (asked := connection.recv_bytes()):
+                    return
+                connection.send_bytes(_answer_of(read, pickle.loads(asked), memory))
 
 
 def _answer_of(read: Callable[[Item], Value], item: Item, memory: mmap) -> bytes:
-    """Return a value, or the error of reading it, with the sizes of the parts that are in the memory."""
-    sent, parts = io.BytesIO(), list[memoryview]()
+    """Return a value, or the error of reading it, and the sizes of arrays that it has left in the memory."""
+    sent, whole, arrays = io.BytesIO(), io.BytesIO(), list[pickle.PickleBuffer]()
     try:
-        _Pickler(sent, 5, buffer_callback=_kept(parts)).dump((read(item), None))
+        answer = read(item), None
+        _Pickler(sent, 5, buffer_callback=arrays.append).dump(answer)
     except Exception as error:
-        try:
-            return pickle.dumps([pickle.dumps((None, error))])
-        except Exception:
-            return pickle.dumps([pickle.dumps((None, OpenVSEError(f"{type(error).__name__}: {error}")))])
+        return pickle.dumps([pickle.dumps((None, error))])
+    parts = [each.raw() for each in arrays]
+    if sum(each.nbytes for each in parts) > _SHARED:
+        _Pickler(whole, 5).dump(answer)
+        return pickle.dumps([whole.getvalue()])
     memory.seek(0)
     return pickle.dumps([sent.getvalue(), *map(memory.write, parts)])
-
-
-def _kept(parts: list[memoryview]) -> Callable[[pickle.PickleBuffer], bool]:
-    """Return a function that keeps large parts as long as there is memory, and says of which it does not."""
-
-    def keep(part: pickle.PickleBuffer) -> bool:
-        raw = part.raw()
-        if raw.nbytes + sum(each.nbytes for each in parts) > _SHARED:
-            return True  # it becomes a part of the message
-        parts.append(raw)
-        return False
-
-    return keep
 
 
 class _Pickler(pickle.Pickler):
