@@ -9,7 +9,7 @@ defines its own kept results.
 
 from __future__ import annotations
 
-import io
+import copyreg
 import logging
 import multiprocessing
 import os
@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, chain, islice, pairwise
+from itertools import chain, islice
 from mmap import mmap
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -52,7 +52,7 @@ DECODERS = min(8, max(2, _CORES))
 """The default number of decoding threads."""
 
 _MOST_READERS = 16
-_ASKED_AT_ONCE = 8  # items
+_AT_ONCE = 8  # items of which a thread or process is asked, as each question takes time
 _SHARED = 1 << 24  # bytes that a process and this one share, of which only those in use take memory
 _LOOKS_S = 1.0  # seconds after which a process that reads looks whether the one that asks is still there
 
@@ -133,49 +133,29 @@ def decoded(
     name: Callable[[Item], object],
     *,
     threads: int | None = None,
+    readers: Readers[Item, Value] | None = None,
     device: object = "cpu",
 ) -> Iterator[DecodedBatch[Item, Value]]:
-    """Read the items of batches by a ``Decoder``, which has the other arguments."""
-    with closing(Decoder(read, name, threads=threads, device=device)) as decoder:
-        yield from decoder(batches)
-
-
-class Decoder(Generic[Item, Value]):
-    """Reads the items of batches, each once, in threads that are at most ``BATCHES_AHEAD`` batches ahead.
+    """Read the items of batches, each once, in threads that are at most ``BATCHES_AHEAD`` batches ahead.
 
     An item that ``read`` refuses by BadImageError leaves a gap. The messages of these errors begin with its ``name``.
     OpenVSEError is raised if a process that reads has ended.
 
     Args:
         threads: the number of threads, or of processes. None chooses it by the number of cores.
-        device: where the caller computes. Processes read for a GPU.
+        readers: processes that read, which stay. Without them, some are made for a GPU.
+        device: where the caller computes.
     """
-
-    def __init__(
-        self,
-        read: Callable[[Item], Value],
-        name: Callable[[Item], object],
-        *,
-        threads: int | None = None,
-        device: object = "cpu",
-    ) -> None:
-        count = readers_for(device)
-        self._count = max(1, threads if threads is not None else count or DECODERS)
-        self._read: Callable[[Sequence[Item]], _Tried[Value]] = partial(_tried, read, name)
-        self._readers = Readers(self._read, self._count) if count else None
-        if self._readers is not None:
-            self._read = self._readers
-        self._pool = ThreadPoolExecutor(self._count)
-
-    def close(self) -> None:
-        """End the threads and the processes."""
-        self._pool.shutdown(cancel_futures=True)
-        if self._readers is not None:
-            self._readers.close()
-
-    def __call__(self, batches: Iterable[Sequence[Item]]) -> Iterator[DecodedBatch[Item, Value]]:
-        """Yield batches whose items have been read."""
-        jobs = ([(some, self._pool.submit(self._read, some)) for some in self._shares(batch)] for batch in batches)
+    count = readers_for(device) if readers is None else readers.count
+    threads = max(1, threads if threads is not None else count or DECODERS)
+    own = Readers(read, name, threads) if count and readers is None else None
+    ask: Callable[[Sequence[Item]], _Tried[Value]] = readers or own or partial(_tried, read, name)
+    pool = ThreadPoolExecutor(threads)
+    try:
+        jobs = (
+            [(some, pool.submit(ask, some)) for some in in_batches(batch, max(1, min(_AT_ONCE, len(batch) // threads)))]
+            for batch in batches
+        )
         waiting: deque[list[tuple[Sequence[Item], Future[_Tried[Value]]]]] = deque(islice(jobs, BATCHES_AHEAD))
         while waiting:
             present, done = waiting.popleft(), DecodedBatch[Item, Value]()
@@ -188,20 +168,18 @@ class Decoder(Generic[Item, Value]):
                     else:
                         done.failed.append((item, reason))
             yield done
-
-    def _shares(self, batch: Sequence[Item]) -> Iterator[Sequence[Item]]:
-        """Cut a batch, so that its parts are read beside one another. What is asked for each costs time."""
-        return in_batches(batch, max(1, min(_ASKED_AT_ONCE, len(batch) // self._count)))
+    finally:
+        pool.shutdown(cancel_futures=True)
+        if own is not None:
+            own.close()
 
 
 _Tried: TypeAlias = list[tuple[Value | None, str | None]]
 
 
-def _tried(
-    read: Callable[[Item], Value], name: Callable[[Item], object], items: Sequence[Item]
-) -> list[tuple[Value | None, str | None]]:
+def _tried(read: Callable[[Item], Value], name: Callable[[Item], object], items: Sequence[Item]) -> _Tried[Value]:
     """Return the value of each item, or the reason why it cannot be used."""
-    done: list[tuple[Value | None, str | None]] = []
+    done: _Tried[Value] = []
     for item in items:
         try:
             done.append((read(item), None))
@@ -218,38 +196,33 @@ def readers_for(device: object) -> int:
     others = multiprocessing.current_process().daemon or getattr(sys.modules.get("ray"), "is_initialized", bool)()
     if others or not str(device).startswith("cuda") or "fork" not in multiprocessing.get_all_start_methods():
         return 0
-    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return min(_MOST_READERS, max(2, _CORES // beside - 2))
+    return min(_MOST_READERS, max(2, _CORES // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 2))
 
 
 class Readers(Generic[Item, Value]):
-    """Processes that read. A thread that calls it waits for one that is free, and then for its answer.
+    """Processes that read as ``decoded`` does. A thread that calls it waits for one that is free, and then for it.
 
-    They are forked, so they know what this process knew, and only items, values and errors are sent, arrays by memory
-    that both share. ``close`` ends them, and so does the end of this process, however it ends.
+    They are forked, so they know what this process knew. Only items, values and errors are sent, in memory that both
+    share if it suffices. ``close`` ends the processes, and so does the end of this one, however it ends.
     """
 
-    def __init__(self, read: Callable[[Item], Value], count: int) -> None:
-        self._free = SimpleQueue[tuple[BaseProcess, Connection, mmap]]()
-        self._all: list[tuple[BaseProcess, Connection, mmap]] = []
-        context = multiprocessing.get_context("fork")
+    def __init__(self, read: Callable[[Item], Value], name: Callable[[Item], object], count: int) -> None:
+        self.count, self._free = count, SimpleQueue[tuple[BaseProcess, Connection, mmap]]()
+        context, try_all = multiprocessing.get_context("fork"), partial(_tried, read, name)
         for _ in range(count):
             (ours, theirs), memory = context.Pipe(), mmap(-1, _SHARED)
-            process = context.Process(target=_answer, args=(read, theirs, memory, os.getpid()), daemon=True)
+            process = context.Process(target=_answer, args=(try_all, theirs, memory, os.getpid()), daemon=True)
             process.start()
             theirs.close()
-            self._all.append((process, ours, memory))
-            self._free.put(self._all[-1])
+            self._free.put((process, ours, memory))
 
-    def __call__(self, item: Item) -> Value:
-        """Read an item. Raise OpenVSEError if the process has ended, and otherwise what the reading raises."""
+    def __call__(self, items: Sequence[Item]) -> _Tried[Value]:
+        """Read items. Raise OpenVSEError if the process has ended, and otherwise what the reading raises."""
         process, connection, memory = reader = self._free.get()
         try:
-            connection.send_bytes(pickle.dumps(item))
-            answer, *sizes = pickle.loads(connection.recv_bytes())
-            ends = [0, *accumulate(sizes)]
-            parts = [bytearray(memoryview(memory)[start:end]) for start, end in pairwise(ends)]
-            value, error = pickle.loads(answer, buffers=parts)
+            connection.send(items)
+            answer = connection.recv()
+            tried, error = pickle.loads(memoryview(memory)[:answer] if isinstance(answer, int) else answer)
         except (EOFError, OSError):
             process.join(_LOOKS_S)
             code = process.exitcode or 0
@@ -262,61 +235,38 @@ class Readers(Generic[Item, Value]):
             self._free.put(reader)
         if error is not None:
             raise error
-        return cast("Value", value)
+        return cast("_Tried[Value]", tried)
 
     def close(self) -> None:
-        """End the processes."""
-        for _, connection, _ in self._all:
+        """End the processes, none of which reads."""
+        ended = [self._free.get() for _ in range(self.count)]
+        for _, connection, _ in ended:
             with suppress(OSError):
-                connection.send_bytes(b"")
+                connection.send(None)
+        for process, connection, _ in ended:
+            process.join()
             connection.close()
-        for process, _, _ in self._all:
-            process.join(_LOOKS_S)
-            process.kill()  # if it still reads
 
 
-def _answer(read: Callable[[Item], Value], connection: Connection, memory: mmap, parent: int) -> None:
+def _answer(read: Callable[[Any], Any], connection: Connection, memory: mmap, parent: int) -> None:
     """Read what a connection asks for, until it asks for nothing or the parent has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the parent answers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+        copyreg.pickle(torch.Tensor, lambda tensor: (torch.from_numpy, (tensor.numpy(),)))  # in a fraction of the time
     while os.getppid() == parent:
         with suppress(EOFError, OSError):  # the parent ends
-            if connection.poll(_LOOKS_S):
-                if not (asked := connection.recv_bytes()):
-                    return
-                connection.send_bytes(_answer_of(read, pickle.loads(asked), memory))
-
-
-def _answer_of(read: Callable[[Item], Value], item: Item, memory: mmap) -> bytes:
-    """Return a value, or the error of reading it, and the sizes of arrays that it has left in the memory."""
-    sent, whole, arrays = io.BytesIO(), io.BytesIO(), list[pickle.PickleBuffer]()
-    try:
-        answer = read(item), None
-        _Pickler(sent, 5, buffer_callback=arrays.append).dump(answer)
-    except Exception as error:
-        return pickle.dumps([pickle.dumps((None, error))])
-    parts = [each.raw() for each in arrays]
-    if sum(each.nbytes for each in parts) > _SHARED:
-        _Pickler(whole, 5).dump(answer)
-        return pickle.dumps([whole.getvalue()])
-    memory.seek(0)
-    return pickle.dumps([sent.getvalue(), *map(memory.write, parts)])
-
-
-class _Pickler(pickle.Pickler):
-    """Sends tensors as arrays, which takes a fraction of the time."""
-
-    def reducer_override(self, value: Any) -> Any:
-        """Return how a value is made again."""
-        if type(value).__name__ == "Tensor" and value.device.type == "cpu":
-            return _tensor_of, (value.numpy(),)
-        return NotImplemented
-
-
-def _tensor_of(array: Any) -> Any:
-    return sys.modules["torch"].from_numpy(array)
+            if not connection.poll(_LOOKS_S):
+                continue
+            if (items := connection.recv()) is None:
+                return
+            try:
+                answer = pickle.dumps((read(items), None), 5)
+            except Exception as error:
+                answer = pickle.dumps((None, error))
+            memory.seek(0)
+            connection.send(memory.write(answer) if len(answer) <= _SHARED else answer)
 
 
 def ahead(items: Iterable[Item], count: int = BATCHES_AHEAD) -> Iterator[Item]:

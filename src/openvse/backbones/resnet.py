@@ -8,13 +8,13 @@ from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from openvse.backbones.base import ALL_LEVELS, LevelBackbone, cells, levels_of
+from openvse.backbones.base import Backbone, cells
 from openvse.errors import ModelError, RecipeError, message_of
 from openvse.files import read_text
 from openvse.media.resizing import resized_middle
@@ -26,14 +26,11 @@ STRIDE = 32  # pixels per side of a grid cell
 START_FILE = "start.txt"
 CROP_SHARE = 0.875  # the share of the shorter side that is kept in the evaluation of ImageNet networks
 _LARGE = 16_000_000  # pixels of an image of which only a part becomes floating-point numbers
-# Mean and deviation of red, green and blue, from 0 to 1, or of blue, green and red, from 0 to 255.
-_STATISTICS = {
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "caffe": ((102.9801, 115.9465, 122.7717), (1.0, 1.0, 1.0)),
-}
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # red, green, blue, from 0 to 1
+CAFFE_MEAN = (102.9801, 115.9465, 122.7717)  # blue, green, red, from 0 to 255
 
 
-class ResNet(LevelBackbone):
+class ResNet(Backbone):
     """The last feature map of a ResNet or ResNeXt: one local feature per cell of 32 x 32 pixels.
 
     Args:
@@ -111,23 +108,19 @@ class ResNet(LevelBackbone):
         self.fit = fit
         self.covers_image = fit == "stretch"
         self.pixels = pixels
-        self.standardise(self._standardised(ALL_LEVELS))
 
-    def levels(self, image: Image.Image) -> Shaped[Tensor, "3 H W"]:
-        """Make the image a square: of levels if it is cut, or of pixels if it is stretched, which yields fractions."""
+    def preprocess(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
+        """Make the image a square of standardised pixels."""
         size = self.image_size
-        if self.fit == "stretch":
-            return self._standardised(self._in_order(_stretched(image, size)))
-        shorter = round(size / CROP_SHARE)
-        middle = resized_middle(image, shorter, (size, size), Image.Resampling.BILINEAR, rounds=True)
-        return self._in_order(levels_of(middle))
-
-    def _in_order(self, colours: Shaped[Tensor, "3 H W"]) -> Shaped[Tensor, "3 H W"]:
-        return colours.flip(0) if self.pixels == "caffe" else colours
-
-    def _standardised(self, levels: Float[Tensor, "3 *s"]) -> Float[Tensor, "3 *s"]:
-        mean, std = (torch.tensor(each).view(3, *[1] * (levels.dim() - 1)) for each in _STATISTICS[self.pixels])
-        return levels - mean if self.pixels == "caffe" else (levels / 255 - mean) / std
+        if self.fit == "crop":
+            shorter = round(size / CROP_SHARE)
+            square = _planes(resized_middle(image, shorter, (size, size), Image.Resampling.BILINEAR, rounds=True))
+        else:
+            square = _stretched(image, size)
+        if self.pixels == "caffe":
+            return square.flip(0) - torch.tensor(CAFFE_MEAN).view(3, 1, 1)
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
+        return (square / 255 - mean) / std
 
     def see(self, inputs: Inputs) -> Features:
         return cells(self.net(inputs.values))

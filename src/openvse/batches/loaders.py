@@ -24,7 +24,7 @@ from openvse.features.extract import text_id
 from openvse.features.store import FeatureStore
 from openvse.functional import position_mask
 from openvse.media.listing import ImageFile
-from openvse.pipeline import Decoder, ahead, decoded, readers_for, tell_skipped
+from openvse.pipeline import Readers, ahead, decoded, readers_for, tell_skipped
 from openvse.types import Batch, FeatureSource, Inputs, QuestionBatch
 
 
@@ -118,7 +118,7 @@ class PixelImages:
         self._backbone = backbone
         self._augment = augment
         self._reported: set[int] = set()
-        self._decoder: Decoder[_Asked, Tensor] | None = None  # the processes that read for a GPU
+        self._readers: Readers[_Asked, Tensor] | None = None  # for a GPU
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -132,12 +132,12 @@ class PixelImages:
         the deterministic one.
         """
         ways = partial(_read_view, self._backbone, self._paths), partial(_path_of, self._paths)
-        if self._decoder is None and readers_for(device := self._backbone.device):
-            self._decoder = Decoder(*ways, device=device)
-            weakref.finalize(self, self._decoder.close)
+        if self._readers is None and (count := readers_for(self._backbone.device)):
+            self._readers = Readers(*ways, count)
+            weakref.finalize(self, self._readers.close)
         asked = [(position, view if self._augment else None) for position in positions.tolist()]
         threads = None if get_worker_info() is None else 1
-        (batch,) = self._decoder([asked]) if self._decoder else decoded([asked], *ways, threads=threads)
+        (batch,) = decoded([asked], *ways, threads=threads, readers=self._readers)
         bad = {position: reason for (position, _), reason in batch.failed}
         tell_skipped((self._paths[position], bad[position]) for position in sorted(bad.keys() - self._reported))
         self._reported |= bad.keys()
