@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -44,12 +43,6 @@ class RandomView:
         return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
 
 
-def stored_or_float(source: FeatureSource) -> Callable[[Int[np.ndarray, "B"]], Inputs]:
-    """Return the function that reads items in their number format, which an encoder takes, or else ``gather``."""
-    gather: Callable[[Int[np.ndarray, "B"]], Inputs] = getattr(source, "gather_stored", source.gather)
-    return gather
-
-
 class FeatureImages:
     """Images whose local features are in a store. A batch is gathered at once.
 
@@ -63,7 +56,7 @@ class FeatureImages:
     """
 
     def __init__(self, source: FeatureSource, image_ids: Sequence[str]) -> None:
-        self._gather = stored_or_float(source)
+        self._gather = getattr(source, "gather_stored", source.gather)  # an encoder takes both
         self._ids = image_ids
         self._rows = source.positions(image_ids)
         self._reported: set[int] = set()
@@ -85,7 +78,7 @@ class FeatureImages:
         Raises:
             BadImageError: none of the images can be used.
         """
-        inputs = self._gather(self._rows[positions])
+        inputs: Inputs = self._gather(self._rows[positions])
         numbers = inputs.values.flatten(1)  # NaN is the largest and the smallest
         sound = (numbers.amax(1).float() + numbers.amin(1).float()).isfinite()
         if sound.all():
@@ -100,6 +93,9 @@ class FeatureImages:
                 "extract the features again"
             )
         return inputs.map(lambda each: each[sound]), usable
+
+
+_Asked: TypeAlias = tuple[int, RandomView | None]  # the position of an image, and its view
 
 
 class PixelImages:
@@ -131,13 +127,21 @@ class PixelImages:
         It returns and raises the same as ``FeatureImages.load``. The view is the random one of training, or None for
         the deterministic one.
         """
-        ways = partial(_read_view, self._backbone, self._paths), partial(_path_of, self._paths)
-        if self._readers is None and (count := readers_for(self._backbone.device)):
-            self._readers = Readers(*ways, count)
+        paths, backbone = self._paths, self._backbone
+
+        def read(asked: _Asked) -> Tensor:
+            position, view = asked
+            return backbone.read(paths[position], view.generator(position) if view else None)
+
+        def name(asked: _Asked) -> ImageFile:
+            return paths[asked[0]]
+
+        if self._readers is None and (count := readers_for(backbone.device)):
+            self._readers = Readers(read, name, count)
             weakref.finalize(self, self._readers.close)
         asked = [(position, view if self._augment else None) for position in positions.tolist()]
         threads = None if get_worker_info() is None else 1
-        (batch,) = decoded([asked], *ways, threads=threads, readers=self._readers)
+        (batch,) = decoded([asked], read, name, threads=threads, readers=self._readers)
         bad = {position: reason for (position, _), reason in batch.failed}
         tell_skipped((self._paths[position], bad[position]) for position in sorted(bad.keys() - self._reported))
         self._reported |= bad.keys()
@@ -145,18 +149,6 @@ class PixelImages:
             first = self._paths[int(positions[0])]
             raise BadImageError(f"none of {len(positions)} images can be used (first: {first}): check the files")
         return self._backbone.collate(batch.values), np.array([each not in bad for each in positions.tolist()])
-
-
-_Asked: TypeAlias = tuple[int, RandomView | None]  # the position of an image, and its view
-
-
-def _path_of(paths: Sequence[ImageFile], asked: _Asked) -> ImageFile:
-    return paths[asked[0]]
-
-
-def _read_view(backbone: Backbone, paths: Sequence[ImageFile], asked: _Asked) -> Tensor:
-    position, view = asked
-    return backbone.read(paths[position], view.generator(position) if view else None)
 
 
 ImageLoader: TypeAlias = FeatureImages | PixelImages
@@ -274,7 +266,7 @@ class StoredTexts:
                 f"feature store {store.path} lacks {len(missing)} of {len(texts)} texts (such as {missing[0]!r}): run "
                 f"'openvse extract' of the text encoder again, which adds the new ones, or set data.text_features=auto"
             )
-        self._gather = stored_or_float(store)
+        self._store = store
         self._rows = store.positions(items)
         self.lengths = torch.from_numpy(store.lengths[self._rows])
 
@@ -283,7 +275,7 @@ class StoredTexts:
 
     def take(self, positions: Int[np.ndarray, "B"]) -> Inputs:
         """Read the states of some texts from disk, ``[B, N, C]`` in the number format of the store."""
-        return self._gather(self._rows[positions])
+        return self._store.gather_stored(self._rows[positions])
 
 
 TextLoader: TypeAlias = TokenTable | StoredTexts

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -166,7 +166,7 @@ class TwoTower(Model):
         """
         return self.image.encoder.backbone.collate([self.read_image(image) for image in images])
 
-    def read_image(self, image: ClipSource) -> Float[Tensor, "... 3 H W"]:
+    def read_image(self, image: ClipSource) -> Shaped[Tensor, "... 3 H W"]:
         """Decode an image, or a clip if the model reads them, for ``encode_pixels``. Threads may call it.
 
         A large JPEG is decoded at a smaller size that the network still allows, unless the backbone has the option
@@ -178,7 +178,7 @@ class TwoTower(Model):
         """
         return self.image.encoder.backbone.read(image, exact=False)
 
-    def encode_pixels(self, images: Sequence[Float[Tensor, "... 3 H W"]]) -> EmbeddingSet:
+    def encode_pixels(self, images: Sequence[Shaped[Tensor, "... 3 H W"]]) -> EmbeddingSet:
         """Embed images from ``read_image`` as one batch, and return ``[B, K, D]`` on the CPU.
 
         The network may see them in bf16 (see the attribute). The later layers make embeddings in fp32.
@@ -187,7 +187,7 @@ class TwoTower(Model):
             self.bf16 = self._agrees_in_bf16()
         return self._embed_pixels(images, bf16=self.bf16)
 
-    def _embed_pixels(self, images: Sequence[Float[Tensor, "... 3 H W"]], *, bf16: bool) -> EmbeddingSet:
+    def _embed_pixels(self, images: Sequence[Shaped[Tensor, "... 3 H W"]], *, bf16: bool) -> EmbeddingSet:
         backbone = self.image.encoder.backbone
         inputs = backbone.collate(images).to(self.device)
         if bf16:
