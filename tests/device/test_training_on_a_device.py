@@ -13,8 +13,8 @@ import torch
 
 from encoders.conftest import bert_checkpoint, vision_checkpoint  # noqa: F401 - fixtures
 from openvse.errors import TrainingError
+from openvse.features.extract import FeatureStoreWriter
 from openvse.features.store import FeatureStore
-from openvse.features.writer import FeatureStoreWriter
 from openvse.media.images import probe_image
 from openvse.specs import RunRecipe
 from openvse.tasks.recipes import parse_recipe

@@ -14,8 +14,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from openvse.backbones.base import ALL_LEVELS, LevelBackbone, all_real, levels_of
-from openvse.backbones.fine_tuning import freeze_unreached
+from openvse.backbones.base import ALL_LEVELS, LevelBackbone, all_real, freeze_unreached, levels_of
 from openvse.errors import ModelError, install
 from openvse.media.resizing import stretched
 from openvse.types import Features, Inputs

@@ -28,7 +28,7 @@ from openvse.evaluation.metrics import (
 from openvse.evaluation.ranking import ALONE, Processes, QueryRanks, Ranks, SeeBlock, rank_by_counting
 from openvse.evaluation.report import Outcomes, Protocol, QueryOutcomes, Remarks, Report, Reranked
 from openvse.evaluation.rerank import Best, Proposals, Reranker, rerank
-from openvse.scoring.hubs import QueryBank
+from openvse.scoring.calibration import QueryBank
 from openvse.types import EmbeddingSet, OnProgress, Relevance
 
 RowsT = TypeVar("RowsT", QueryRanks, QueryOutcomes)

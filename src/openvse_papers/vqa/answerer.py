@@ -30,8 +30,15 @@ from openvse.assembly.parts import (
     describe_part,
     describe_tower,
 )
-from openvse.batches.loaders import ImageLoader, TextLoader, image_loader, own_features, text_loader, with_features
-from openvse.batches.pairs import BatchKey
+from openvse.batches.pairs import (
+    BatchKey,
+    ImageLoader,
+    TextLoader,
+    image_loader,
+    own_features,
+    text_loader,
+    with_features,
+)
 from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import BadImageError, DataError, ModelError, RecipeError
 from openvse.features.store import FeatureStore
