@@ -61,7 +61,7 @@ def extract(
         int | None, option("Number of items in a batch. Default: 32 images or 128 texts.", least=1)
     ] = None,
     workers: Annotated[
-        int | None, option("Number of threads that decode images. Default: one a core, 2 to 8.", least=1)
+        int | None, option("Number of threads that decode images, for a GPU processes. Default: by the cores.", least=1)
     ] = None,
     dtype: Stored = "float16",
     check: Annotated[bool, option("First compare an existing store with its checksums.", "--check")] = False,
