@@ -28,8 +28,7 @@ from _measure import environment, median_times, table
 from openvse.assembly.parts import build_part
 from openvse.backbones import BACKBONES, Backbone
 from openvse.backbones.base import all_real
-from openvse.features.extract import extract_features
-from openvse.features.writer import FeatureStoreWriter
+from openvse.features.extract import FeatureStoreWriter, extract_features
 from openvse.media.images import read_image
 from openvse.media.listing import list_media
 from openvse.specs.load import parse_override

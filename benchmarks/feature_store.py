@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from _measure import environment, median_times, peak_memory, table
+from openvse.features.extract import FeatureStoreWriter
 from openvse.features.store import FeatureStore
-from openvse.features.writer import FeatureStoreWriter
 
 BATCH = 128
 BATCHES = 100

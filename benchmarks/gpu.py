@@ -38,7 +38,7 @@ from everyday import PREPROCESSING, draw
 from openvse.aggregators import GPO, Max
 from openvse.conversion.convert import convert
 from openvse.evaluation.report import evaluate_sets
-from openvse.features.writer import FeatureStoreWriter
+from openvse.features.extract import FeatureStoreWriter
 from openvse.functional import normalize, pad, position_mask
 from openvse.indexing import build_index
 from openvse.model.start import Start

@@ -130,7 +130,7 @@ class Drawn:
         import numpy as np
         import torch
 
-        from openvse.features.writer import FeatureStoreWriter
+        from openvse.features.extract import FeatureStoreWriter
 
         random, total = np.random.default_rng(0), self.images + 2 * self.held_out
         words = np.array([f"word{number}" for number in range(10_000)])

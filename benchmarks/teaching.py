@@ -31,7 +31,7 @@ import torch
 import openvse
 from _measure import environment, table
 from openvse.datasets import open_corpus
-from openvse.features.writer import FeatureStoreWriter
+from openvse.features.extract import FeatureStoreWriter
 from openvse.indexing import Index
 from openvse.indexing.database import Entry, Root
 from openvse.indexing.manifest import Item, place_of

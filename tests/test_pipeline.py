@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -10,11 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from openvse import pipeline
-from openvse.errors import BadImageError, OpenVSEError
+from openvse.errors import BadImageError, OpenVSEError, RecipeError
 from openvse.pipeline import Pace, Workers, WorkProgress, decoded, in_batches, read_ahead, remaining, results_in_order
+from tests.forking import forked
 from tests.naming import names, refusal
 from tests.pickled_work import pickled_work
 
@@ -33,15 +39,15 @@ class Reader:
         return number * number
 
 
-@pytest.mark.parametrize("threads", [0, 1, 4])
-def test_batches_keep_their_order_and_bad_items_leave_a_gap(threads: int) -> None:
+@pytest.mark.parametrize(("threads", "device"), [(0, "cpu"), (1, "cpu"), (4, "cpu"), (2, "cuda")])
+def test_batches_keep_their_order_and_bad_items_leave_a_gap(threads: int, device: str) -> None:
     read = Reader(3, 6, 7, 8)
-    batches = list(decoded(in_batches(range(10), 3), read, str, threads=threads))
+    batches = list(decoded(in_batches(range(10), 3), read, str, threads=threads, device=device))
     assert [batch.items for batch in batches] == [[0, 1, 2], [4, 5], [], [9]]
     assert [batch.values for batch in batches] == [[0, 1, 4], [16, 25], [], [81]]
     failed = [each for batch in batches for each in batch.failed]
     assert failed == [(number, "it is odd") for number in (3, 6, 7, 8)]
-    assert sorted(read.reads) == list(range(10)), "each once"
+    assert sorted(read.reads) == ([] if device == "cuda" else list(range(10))), "each once, for a GPU in processes"
 
 
 def test_reading_runs_ahead_but_not_away() -> None:
@@ -60,6 +66,64 @@ def test_what_is_read_ahead_is_whole_or_an_error() -> None:
     assert [next(parts), next(parts)] == [[0, 1, 4], [9, 16, 25]]
     assert names(refusal(BadImageError, next, parts), 8)
     assert read.reads[:3] and {*threading.enumerate()} <= before, "the threads have ended"
+
+
+def test_what_processes_read_is_the_same_to_the_bit() -> None:
+    """The last array has no room in the memory that they share."""
+    sizes = (0, 3, 1 << 20, pipeline._SHARED)
+
+    def read(size: int) -> tuple[str, torch.Tensor, np.ndarray]:
+        return "a", torch.arange(size, dtype=torch.uint8), np.arange(size, dtype=np.uint8)[::2]
+
+    batches = decoded(in_batches(sizes, 2), read, str, threads=2, device="cuda")
+    for size, (text, tensor, array) in zip(sizes, [value for batch in batches for value in batch.values], strict=True):
+        expected = read(size)
+        assert text == "a" and torch.equal(tensor, expected[1]) and (array == expected[2]).all()
+        assert array.flags.writeable
+    assert not multiprocessing.active_children()
+
+
+def test_a_process_that_is_killed_is_named() -> None:
+    def read(number: int) -> int:
+        if number == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RecipeError("given") if number == 9 else BadImageError(f"{number}: bad")
+
+    batches = decoded([[1], [5]], read, str, threads=1, device="cuda")
+    assert next(batches).failed == [(1, "bad")]
+    process = multiprocessing.active_children()[0].pid
+    assert names(refusal(OpenVSEError, next, batches), process, "signal 9 (SIGKILL)", "memory", "taskset")
+    assert names(refusal(RecipeError, next, decoded([[9]], read, str, threads=1, device="cuda")), "given")
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_processes_end_with_the_one_that_asks(end: signal.Signals, tmp_path: Path) -> None:
+    def work() -> None:
+        os.setsid()
+        batches = decoded([[1, 2], [3, 4]], lambda _: time.sleep(0.1), str, threads=2, device="cuda")
+        next(batches)
+        running = [each.pid for each in multiprocessing.active_children()]
+        (tmp_path / "new").write_text(" ".join(map(str, running)))
+        (tmp_path / "new").rename(tmp_path / "running")
+        time.sleep(60)
+
+    parent = forked(work)
+    while not (tmp_path / "running").exists():
+        time.sleep(0.01)
+    os.killpg(parent.pid, end) if end == signal.SIGINT else os.kill(parent.pid, end)
+    parent.join(10)
+    assert parent.exitcode
+    left = [*map(int, (tmp_path / "running").read_text().split())]
+    deadline = time.monotonic() + 10
+    while any(map(is_running, left)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(left) == 2 and not any(map(is_running, left))
+
+
+def is_running(process: int) -> bool:
+    status = Path(f"/proc/{process}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_other_errors_are_raised_and_end_the_reading() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from openvse.features.writer import FeatureStoreWriter
+from openvse.features.extract import FeatureStoreWriter
 from openvse.tasks.recipes import parse_recipe
 from openvse_papers.vqa.recipe import VQARecipe
 

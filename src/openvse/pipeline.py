@@ -1,6 +1,7 @@
 """From a list of items to kept results: decoded ahead, by this process or by many.
 
-``decoded`` reads the items of the next batches in threads while the caller computes with the present one.
+``decoded`` reads the items of the next batches in threads while the caller computes with the present one. If it
+computes on a GPU, each thread lets a process of its own read (``Readers``), since threads share Python's lock.
 ``results_in_order`` lets ``Workers`` make the results of parts of a list.
 ``Pace`` reports the progress and decides when to keep the results. ``extract`` and ``index`` consist of these. Each
 defines its own kept results.
@@ -8,21 +9,28 @@ defines its own kept results.
 
 from __future__ import annotations
 
+import copyreg
 import logging
+import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
+from mmap import mmap
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from queue import SimpleQueue
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from openvse.errors import BadImageError, DiskError, OpenVSEError, importing, message_of
 from openvse.halves import missing_package, training_module
@@ -42,6 +50,11 @@ KEEP_SECONDS = 5.0
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 DECODERS = min(8, max(2, _CORES))
 """The default number of decoding threads."""
+
+_MOST_READERS = 16
+_AT_ONCE = 8  # items of which a thread or process is asked, as each question takes time
+_SHARED = 1 << 24  # bytes that a process and this one share, of which only those in use take memory
+_LOOKS_S = 1.0  # seconds after which a process that reads looks whether the one that asks is still there
 
 BATCHES_AHEAD = 2
 """The most batches decoded ahead of the computation."""
@@ -119,36 +132,141 @@ def decoded(
     read: Callable[[Item], Value],
     name: Callable[[Item], object],
     *,
-    threads: int = DECODERS,
+    threads: int | None = None,
+    readers: Readers[Item, Value] | None = None,
+    device: object = "cpu",
 ) -> Iterator[DecodedBatch[Item, Value]]:
     """Read the items of batches, each once, in threads that are at most ``BATCHES_AHEAD`` batches ahead.
 
     An item that ``read`` refuses by BadImageError leaves a gap. The messages of these errors begin with its ``name``.
+    OpenVSEError is raised if a process that reads has ended.
+
+    Args:
+        threads: the number of threads, or of processes. None chooses it by the number of cores.
+        readers: processes that read, which stay. Without them, some are made for a GPU.
+        device: where the caller computes.
     """
-
-    def tried(item: Item) -> tuple[Value | None, str | None]:
-        try:
-            return read(item), None
-        except BadImageError as error:
-            return None, failure_reason(error, name(item))
-
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        jobs = ([(item, pool.submit(tried, item)) for item in batch] for batch in batches)
-        waiting: deque[list[tuple[Item, Future[tuple[Any, str | None]]]]] = deque(islice(jobs, BATCHES_AHEAD))
-        try:
-            while waiting:
-                present, done = waiting.popleft(), DecodedBatch[Item, Value]()
-                waiting.extend(islice(jobs, 1))
-                for item, job in present:
-                    value, reason = job.result()
+    count = readers_for(device) if readers is None else readers.count
+    threads = max(1, threads if threads is not None else count or DECODERS)
+    own = Readers(read, name, threads) if count and readers is None else None
+    ask: Callable[[Sequence[Item]], _Tried[Value]] = readers or own or partial(_tried, read, name)
+    pool = ThreadPoolExecutor(threads)
+    try:
+        jobs = (
+            [(some, pool.submit(ask, some)) for some in in_batches(batch, max(1, min(_AT_ONCE, len(batch) // threads)))]
+            for batch in batches
+        )
+        waiting: deque[list[tuple[Sequence[Item], Future[_Tried[Value]]]]] = deque(islice(jobs, BATCHES_AHEAD))
+        while waiting:
+            present, done = waiting.popleft(), DecodedBatch[Item, Value]()
+            waiting.extend(islice(jobs, 1))
+            for some, job in present:
+                for item, (value, reason) in zip(some, job.result(), strict=True):
                     if reason is None:
                         done.items.append(item)
-                        done.values.append(value)
+                        done.values.append(cast("Value", value))
                     else:
                         done.failed.append((item, reason))
-                yield done
+            yield done
+    finally:
+        pool.shutdown(cancel_futures=True)
+        if own is not None:
+            own.close()
+
+
+_Tried: TypeAlias = list[tuple[Value | None, str | None]]
+
+
+def _tried(read: Callable[[Item], Value], name: Callable[[Item], object], items: Sequence[Item]) -> _Tried[Value]:
+    """Return the value of each item, or the reason why it cannot be used."""
+    done: _Tried[Value] = []
+    for item in items:
+        try:
+            done.append((read(item), None))
+        except BadImageError as error:
+            done.append((None, failure_reason(error, name(item))))
+    return done
+
+
+def readers_for(device: object) -> int:
+    """Return how many processes shall read for a device, 0 for threads instead: on a CPU, or in one of many processes.
+
+    Processes that ``torchrun`` has started beside this one have their share of the cores.
+    """
+    others = multiprocessing.current_process().daemon or getattr(sys.modules.get("ray"), "is_initialized", bool)()
+    if others or not str(device).startswith("cuda") or "fork" not in multiprocessing.get_all_start_methods():
+        return 0
+    return min(_MOST_READERS, max(2, _CORES // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 2))
+
+
+class Readers(Generic[Item, Value]):
+    """Processes that read as ``decoded`` does. A thread that calls it waits for one that is free, and then for it.
+
+    They are forked, so they know what this process knew. Only items, values and errors are sent, in memory that both
+    share if it suffices. ``close`` ends the processes, and so does the end of this one, however it ends.
+    """
+
+    def __init__(self, read: Callable[[Item], Value], name: Callable[[Item], object], count: int) -> None:
+        self.count, self._free = count, SimpleQueue[tuple[BaseProcess, Connection, mmap]]()
+        context, try_all = multiprocessing.get_context("fork"), partial(_tried, read, name)
+        for _ in range(count):
+            (ours, theirs), memory = context.Pipe(), mmap(-1, _SHARED)
+            process = context.Process(target=_answer, args=(try_all, theirs, memory, os.getpid()), daemon=True)
+            process.start()
+            theirs.close()
+            self._free.put((process, ours, memory))
+
+    def __call__(self, items: Sequence[Item]) -> _Tried[Value]:
+        """Read items. Raise OpenVSEError if the process has ended, and otherwise what the reading raises."""
+        process, connection, memory = reader = self._free.get()
+        try:
+            connection.send(items)
+            answer = connection.recv()
+            tried, error = pickle.loads(memoryview(memory)[:answer] if isinstance(answer, int) else answer)
+        except (EOFError, OSError):
+            process.join(_LOOKS_S)
+            code = process.exitcode or 0
+            how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with {code}"
+            raise OpenVSEError(
+                f"process {process.pid}, which decodes images, has ended {how}, as it does if memory is short: free "
+                f"some, or use fewer cores (taskset), and run the command again"
+            ) from None
         finally:
-            pool.shutdown(cancel_futures=True)
+            self._free.put(reader)
+        if error is not None:
+            raise error
+        return cast("_Tried[Value]", tried)
+
+    def close(self) -> None:
+        """End the processes, none of which reads."""
+        ended = [self._free.get() for _ in range(self.count)]
+        for _, connection, _ in ended:
+            with suppress(OSError):
+                connection.send(None)
+        for process, connection, _ in ended:
+            process.join()
+            connection.close()
+
+
+def _answer(read: Callable[[Any], Any], connection: Connection, memory: mmap, parent: int) -> None:
+    """Read what a connection asks for, until it asks for nothing or the parent has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the parent answers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+        copyreg.pickle(torch.Tensor, lambda tensor: (torch.from_numpy, (tensor.numpy(),)))  # in a fraction of the time
+    while os.getppid() == parent:
+        with suppress(EOFError, OSError):  # the parent ends
+            if not connection.poll(_LOOKS_S):
+                continue
+            if (items := connection.recv()) is None:
+                return
+            try:
+                answer = pickle.dumps((read(items), None), 5)
+            except Exception as error:
+                answer = pickle.dumps((None, error))
+            memory.seek(0)
+            connection.send(memory.write(answer) if len(answer) <= _SHARED else answer)
 
 
 def ahead(items: Iterable[Item], count: int = BATCHES_AHEAD) -> Iterator[Item]:

@@ -122,8 +122,9 @@ class Inputs(Movable):
     """A collated batch of one modality, ready for an encoder.
 
     Attributes:
-        values: token ids ``int64 [B, N]``, stored local features ``float [B, N, L]``, or pixels ``float [B, 3, H, W]``
-            (``float [B, N, 3, H, W]`` if an item consists of several images).
+        values: token ids ``int64 [B, N]``, stored local features ``float [B, N, L]`` (an encoder also takes float16),
+            or pixels ``float [B, 3, H, W]`` (``float [B, N, 3, H, W]`` if an item consists of several images), which
+            for a GPU are levels ``uint8`` (``LevelBackbone``).
         mask: ``bool [B, N]``, or None for pixels, for which the encoder determines N.
     """
 

@@ -19,11 +19,11 @@ from openvse.datasets import open_corpus
 from openvse.errors import BadFeaturesError, OpenVSEError
 from openvse.features.arrays import ArrayRows
 from openvse.features.entries import import_features, reading_item
+from openvse.features.extract import FeatureStoreWriter
 from openvse.features.store import FeatureStore
-from openvse.features.writer import FeatureStoreWriter
 from openvse.indexing.manifest import read_manifest
 from openvse.media.headers import read_xmp
-from openvse.model.folder import read_config
+from openvse.model.base import read_config
 from openvse.runtime.model import read_description
 from openvse.tokenization.vocabulary import Vocabulary
 from openvse_papers.released import read_vocabulary

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from openvse.errors import ModelError
-from openvse.runtime.reading import read_tokenizer
+from openvse.runtime.model import read_tokenizer
 
 READING = {"kind": "pieces", "file": "tokenizer.json", "max_length": 16, "unknown": 0, "cut": "right"}
 

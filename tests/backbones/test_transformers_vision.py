@@ -9,8 +9,10 @@ import torch
 from PIL import Image
 from transformers import CLIPImageProcessorPil, ConvNextImageProcessorPil, ViTImageProcessorPil
 
-from openvse.backbones.pretrained import TransformersVision, pixels_of
+from openvse.backbones.base import levels_of, of_levels
+from openvse.backbones.pretrained import TransformersVision, _seen, numbers_of, pixels_of
 from openvse.errors import ModelError
+from openvse.media.images import probe_image
 from openvse.types import Inputs
 from tests.naming import names, refusal
 from tests.seeing import image_encoder, see
@@ -101,15 +103,6 @@ def test_cells_run_row_by_row(vision_checkpoint) -> None:
     torch.testing.assert_close(see(backbone, pixels)[0, 2], grid[0, :, 1, 0])
 
 
-def test_preprocessing_is_the_checkpoints_own(vision_checkpoint) -> None:
-    backbone = TransformersVision(model=vision_checkpoint("vit"))
-    rng = np.random.default_rng(0)
-    image = Image.fromarray(rng.integers(0, 256, (45, 60, 3), dtype=np.uint8))
-    square = np.asarray(image.resize((32, 32), Image.Resampling.BICUBIC), dtype=np.float64) / 255
-    expected = (square - [0.5, 0.4, 0.3]) / [0.2, 0.25, 0.5]
-    np.testing.assert_allclose(backbone.preprocess(image).permute(1, 2, 0).numpy(), expected, atol=1e-5)
-
-
 def test_a_centre_crop_is_cut_as_the_checkpoint_says(vision_checkpoint) -> None:
     backbone = TransformersVision(model=vision_checkpoint("dinov2"))
     image = np.zeros((32, 64, 3), dtype=np.uint8)
@@ -117,7 +110,7 @@ def test_a_centre_crop_is_cut_as_the_checkpoint_says(vision_checkpoint) -> None:
     assert (backbone.preprocess(Image.fromarray(image))[0] > 2).all()
 
 
-@pytest.mark.parametrize(
+PROCESSORS = pytest.mark.parametrize(
     "processor",
     [
         CLIPImageProcessorPil(),
@@ -127,6 +120,20 @@ def test_a_centre_crop_is_cut_as_the_checkpoint_says(vision_checkpoint) -> None:
     ],
     ids=["crop", "square", "convnext_whole", "convnext_crop"],
 )
+
+
+@PROCESSORS
+def test_levels_and_a_table_are_the_pixels_of_the_checkpoint(processor) -> None:
+    numbers = numbers_of(processor, None)
+    only_it_knows = hasattr(processor, "crop_pct") and processor.size["shortest_edge"] < 384
+    assert (numbers is None) is only_it_knows
+    for number in () if numbers is None else range(12):
+        image = probe_image(number, (40 + 53 * number % 400, 500 - 31 * number))
+        seen = _seen(processor, image, None)
+        assert seen is not None and torch.equal(of_levels(levels_of(seen), numbers), pixels_of(processor, image, None))
+
+
+@PROCESSORS
 def test_a_line_becomes_the_pixels_of_a_less_extreme_one(processor) -> None:
     """A whole line of 1 x 65,000 pixels, enlarged as its processor says, would take up to 13 GB."""
     for size in ((1, 65_000), (65_000, 1)):

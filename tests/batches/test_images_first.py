@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from accelerate import Accelerator
 
-from openvse.batches.loaders import FeatureImages, TokenTable
-from openvse.batches.pairs import BatchKey, EpochBatches, PairDataset, PairsOfImages
+from openvse.batches.pairs import BatchKey, EpochBatches, FeatureImages, PairDataset, PairsOfImages, TokenTable
 from openvse.errors import DataError, RecipeError
 from openvse.retrieval.training import RetrievalTask, open_retrieval
 from openvse.tasks.recipes import parse_recipe

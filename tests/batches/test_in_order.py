@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from openvse.batches.loaders import FeatureImages, PixelImages, TokenTable, image_batches, text_batches
+from openvse.batches.pairs import FeatureImages, PixelImages, TokenTable, image_batches, text_batches
 from toy_data import MeanColour, MemoryFeatures, make_tokens
 
 

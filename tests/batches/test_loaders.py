@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from openvse.backbones.base import Precomputed
-from openvse.batches.loaders import (
+from openvse.batches.pairs import (
     FeatureImages,
     ImageLoader,
     PixelImages,

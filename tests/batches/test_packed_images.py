@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from openvse.batches.loaders import image_batches, image_loader
+from openvse.batches.pairs import image_batches, image_loader
 from openvse.datasets import open_corpus
 from openvse.features.extract import extract_features
 from openvse.features.store import FeatureStore

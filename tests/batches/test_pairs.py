@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from openvse.batches.loaders import FeatureImages, PixelImages, TokenTable
-from openvse.batches.pairs import BatchKey, EpochBatches, PairDataset
+from openvse.batches.pairs import BatchKey, EpochBatches, FeatureImages, PairDataset, PixelImages, TokenTable
 from openvse.errors import BadImageError, DataError
 from openvse.types import Batch
 from tests.naming import names, refusal

@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from array_files import random_features, write_mapping, write_split
-from openvse.batches.loaders import FeatureImages, TokenTable
-from openvse.batches.pairs import EpochBatches, PairDataset
+from openvse.batches.pairs import EpochBatches, FeatureImages, PairDataset, TokenTable
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
+from openvse.features.extract import FeatureStoreWriter
 from openvse.features.store import FeatureStore
-from openvse.features.writer import FeatureStoreWriter
 from openvse.tokenization.vocabulary import Vocabulary
 from openvse.types import Batch, FeatureSource
 

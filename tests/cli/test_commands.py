@@ -18,7 +18,7 @@ from torch.multiprocessing.spawn import ProcessExitedException
 from openvse import __version__
 from openvse.aggregators import AGGREGATORS
 from openvse.evaluation.metrics import RECALL_AT
-from openvse.features.writer import FeatureStoreWriter
+from openvse.features.extract import FeatureStoreWriter
 from openvse.retrieval.build import build_model
 from openvse.specs.load import list_recipes
 from openvse.tasks.recipes import load_recipe

@@ -19,7 +19,7 @@ from click.testing import Result
 from PIL import Image
 
 from coco_judgements import write_cxc
-from openvse.features.writer import FeatureStoreWriter
+from openvse.features.extract import FeatureStoreWriter
 from openvse.specs.load import list_recipes
 from openvse.tasks.recipes import load_recipe
 from openvse_papers.analysis.sweep import Sweep, parse_axes

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from openvse.batches.loaders import FeatureImages, TokenTable
-from openvse.batches.pairs import BatchKey, PairDataset
+from openvse.batches.pairs import BatchKey, FeatureImages, PairDataset, TokenTable
 from openvse.corpus import Corpus
 from openvse.corpus.corpus import SharedTexts, merge_identical
 from openvse.datasets import open_corpus

@@ -47,6 +47,7 @@ class Waits:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.copies: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()  # bytes that go to the device
         self._counting = False
 
     @contextlib.contextmanager
@@ -58,12 +59,12 @@ class Waits:
         finally:
             self._counting = False
 
-    def add(self, operation: str, to: Counter[str]) -> None:
-        """Count an operation at the innermost line of openvse."""
+    def add(self, operation: str, to: Counter[str], count: int = 1) -> None:
+        """Count an operation, or its bytes, at the innermost line of openvse."""
         if self._counting:
             stack = traceback.extract_stack()
             last = next((f for f in reversed(stack) if f.filename.startswith(f"{PACKAGE}/")), stack[0])
-            to[f"{operation} at {last.filename.removeprefix(f'{PACKAGE}/')}:{last.lineno}"] += 1
+            to[f"{operation} at {last.filename.removeprefix(f'{PACKAGE}/')}:{last.lineno}"] += count
 
 
 WAITS = Waits()
@@ -165,6 +166,7 @@ def _note(name: str, args: Any, kwargs: Any, there: list[Emulated], target: str 
             goes_there = isinstance(source, Emulated)
         if goes_there != isinstance(source, Emulated):
             WAITS.add(name, WAITS.copies if any(flags) else WAITS.counts)
+            WAITS.add(name, WAITS.sent, source.nbytes if goes_there else 0)
     elif there and name in _INDEXED:
         masks = [each for each in args[1] if each is not None and each.dtype in (torch.bool, torch.uint8)]
         one_number = name != "index" and args[2].numel() == 1  # is filled in where the mask is True

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from encoders.conftest import bert_checkpoint  # noqa: F401 - a fixture
+from encoders.conftest import bert_checkpoint, vision_checkpoint  # noqa: F401 - fixtures
 from openvse.errors import TrainingError
+from openvse.features.extract import FeatureStoreWriter
+from openvse.features.store import FeatureStore
+from openvse.media.images import probe_image
 from openvse.specs import RunRecipe
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
@@ -18,7 +23,7 @@ from openvse.training.trainer import Trainer
 from tests.device.emulated_device import Waits
 from tests.device.small_recipes import OF_METHODS, small
 from tests.naming import names, refusal
-from tests.tiny import Recorder, Stop, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
+from tests.tiny import FEATURE_DIM, Recorder, Stop, read_metrics, tiny_recipe, tiny_tree, write_tiny_corpus
 from tests.tiny_questions import answering_tree, write_tiny_questions
 
 QUICK = "vse_infinity/coco_regions_bigru"  # stands for all of them in `make check`
@@ -88,6 +93,36 @@ def test_a_step_starts_few_operators(method: int, most: int, bert_checkpoint: st
     corpus = write_tiny_corpus(tmp_path / "tiny", train=12, validation=4)
     step = operators.count_step(operators.METHODS[method], corpus, bert_checkpoint, tmp_path / "run")
     assert step.outside <= most and step.files[operators.OWN] <= 20, step.files
+
+
+@pytest.mark.medium
+def test_a_batch_crosses_as_it_is_stored(
+    corpus: Path,
+    vision_checkpoint: Callable[[str], str],  # noqa: F811
+    tmp_path: Path,
+    counted: Waits,
+) -> None:
+    """Features of float16 take two bytes a number, and pixels one, of four steps with four images at most."""
+    store, sent = FeatureStore(corpus / "features"), dict[str, int]()
+    with FeatureStoreWriter(tmp_path / "half", fingerprint="tiny", dim=FEATURE_DIM, dtype="float16") as writer:
+        for number, item in enumerate(store.ids):
+            writer.add(item, store.gather(np.array([number])).values[0])
+            probe_image(number, (60, 45)).save(corpus / item)
+    for kind in ("single", "half", "pixels"):
+        tree = tiny_tree(corpus, batch_size=4, phases=[{"epochs": 1}], device="cuda", log_every=100)
+        if kind == "half":
+            tree["data"]["features"] = str(tmp_path / "half")
+        elif kind == "pixels":
+            del tree["data"]["features"]
+            seen = {"name": "transformers_vision", "model": vision_checkpoint("vit"), "projection": "linear"}
+            tree["image"]["encoder"] = seen
+        run_recipe(parse_recipe(tree), tmp_path / kind)
+        sent[kind] = sum(count for place, count in counted.sent.items() if "types.py" in place)
+        counted.sent.clear()
+    images = (sent["single"] - sent["half"]) // (4 * FEATURE_DIM * 2)
+    assert 12 <= images <= 16
+    pixels = images * 3 * 32 * 32
+    assert pixels <= sent["pixels"] < 1.5 * pixels
 
 
 @pytest.mark.medium

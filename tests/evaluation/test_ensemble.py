@@ -16,8 +16,8 @@ from openvse.errors import DataError, ModelError, StoreError
 from openvse.evaluation import rank_by_counting
 from openvse.evaluation.embed import Member, embed_corpus, embed_ensemble, mean_scores
 from openvse.evaluation.report import evaluate_sets
+from openvse.features.extract import FeatureStoreWriter
 from openvse.features.store import FeatureStore
-from openvse.features.writer import FeatureStoreWriter
 from openvse.functional import normalize, set_max_scores
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model

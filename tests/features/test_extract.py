@@ -18,12 +18,11 @@ from torch import Tensor, nn
 
 from openvse.backbones import Backbone
 from openvse.backbones.base import all_real
-from openvse.batches.loaders import with_features
+from openvse.batches.pairs import with_features
 from openvse.corpus.corpus import Record, build_corpus
 from openvse.errors import DataError, ModelError, StoreError
-from openvse.features.extract import ExtractionReport, extract_features
+from openvse.features.extract import ExtractionReport, FeatureStoreWriter, extract_features
 from openvse.features.store import FeatureStore
-from openvse.features.writer import FeatureStoreWriter
 from openvse.media.images import read_image
 from openvse.media.videos import ClipSource
 from openvse.pipeline import WorkProgress

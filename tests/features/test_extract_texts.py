@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from encoders.conftest import bert_checkpoint  # noqa: F401 - a fixture
-from openvse.batches.loaders import StoredTexts, TokenTable, text_batches, text_loader
+from openvse.batches.pairs import StoredTexts, TokenTable, text_batches, text_loader
 from openvse.encoders import TransformersText
 from openvse.errors import StoreError
 from openvse.features.extract import extract_text_features, text_id

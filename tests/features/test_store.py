@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from openvse.errors import StoreError
 from openvse.features.arrays import num_real
+from openvse.features.extract import FeatureStoreWriter
 from openvse.features.store import (
     BOXES,
     FEATURES,
@@ -37,7 +38,6 @@ from openvse.features.store import (
     encode_ids,
     open_fitting,
 )
-from openvse.features.writer import FeatureStoreWriter
 from openvse.types import Inputs
 from tests.naming import names, refusal
 

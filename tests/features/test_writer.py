@@ -16,8 +16,8 @@ from torch import Tensor
 
 import openvse
 from openvse.errors import BadFeaturesError, DiskError, StoreError
+from openvse.features.extract import FeatureStoreWriter
 from openvse.features.store import FEATURES, IDS, LENGTHS, MANIFEST, FeatureStore, StoreDtype, StoreManifest
-from openvse.features.writer import FeatureStoreWriter
 from openvse.files import LOCK
 from tests.naming import names, refusal
 

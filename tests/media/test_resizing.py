@@ -65,7 +65,7 @@ def test_a_long_image_is_cut_around_its_middle() -> None:
 GROWTH = """
 import resource
 from PIL import Image
-from openvse.runtime.reading import Preprocessing
+from openvse.runtime.model import Preprocessing
 ways = [
     Preprocessing(shortest=224, crop=(224, 224)),
     Preprocessing(sizes=((224, 224),)),

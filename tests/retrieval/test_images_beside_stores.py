@@ -12,8 +12,8 @@ from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError, StoreError
 from openvse.evaluation.embed import Member, embed_corpus
 from openvse.evaluation.report import evaluate_sets
+from openvse.features.extract import FeatureStoreWriter
 from openvse.features.store import FeatureStore
-from openvse.features.writer import FeatureStoreWriter
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.evaluate import evaluate_towers
 from openvse.tasks.recipes import parse_recipe

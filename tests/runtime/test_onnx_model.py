@@ -11,8 +11,7 @@ from openvse.errors import DataError, ModelError
 from openvse.indexing import Index, build_index
 from openvse.runtime import OnnxModel
 from openvse.runtime.arrays import ArraySet, score_sets
-from openvse.runtime.model import is_export
-from openvse.runtime.reading import Preprocessing
+from openvse.runtime.model import Preprocessing, is_export
 from openvse.search import Page, Query, SearchEngine
 from openvse.search.exact import ExactSearch
 from openvse.stores.following import plan_engine, update_engine

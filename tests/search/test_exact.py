@@ -15,8 +15,8 @@ from openvse.retrieval.hit_reranker import ModelComparison
 from openvse.runtime.arrays import ArraySet
 from openvse.search.exact import ArrayComparison, EmbeddedQueries, ExactSearch
 from openvse.similarities import Order, SetMax
-from openvse.stores import ranking
-from openvse.stores.ranking import pack, unpack
+from openvse.stores import int8 as ranking
+from openvse.stores.int8 import pack, unpack
 from openvse.types import EmbeddingSet
 
 

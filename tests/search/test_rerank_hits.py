@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from openvse.errors import DataError, ModelError
+from openvse.features.extract import FeatureStoreWriter
 from openvse.features.store import FeatureStore
-from openvse.features.writer import FeatureStoreWriter
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
 from openvse.retrieval.hit_reranker import HitReranker

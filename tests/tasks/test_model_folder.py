@@ -10,7 +10,7 @@ import yaml
 
 import openvse
 from openvse.errors import ModelError
-from openvse.model.folder import CONFIG, FORMAT_VERSION, WEIGHTS, model_card
+from openvse.model.base import CONFIG, FORMAT_VERSION, WEIGHTS, model_card
 from openvse.retrieval.build import build_model
 from openvse.tasks.load import load
 from openvse.tasks.recipes import parse_recipe

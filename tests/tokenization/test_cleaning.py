@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from openvse.runtime.reading import PieceTokenizer
+from openvse.runtime.model import PieceTokenizer
 from openvse.tokenization.vocabulary import UnknownWord, cleaned, count_spelled, unknown_words
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from openvse.features.writer import FeatureStoreWriter
+from openvse.features.extract import FeatureStoreWriter
 
 ITEMS, CELLS, WIDTH = 5_000, 49, 1_280
 ALLOWED_MIB = 320  # beyond what the imports need; the store holds 600

@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from openvse.batches.loaders import PixelImages, RandomView
+from openvse.batches.pairs import PixelImages, RandomView
 from openvse.retrieval.training import RetrievalTask, open_retrieval
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe

@@ -22,8 +22,8 @@ from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError, RecipeError, StoreError, TrainingError
 from openvse.evaluation.embed import embed_corpus
 from openvse.evaluation.report import evaluate_sets
+from openvse.features.extract import FeatureStoreWriter
 from openvse.features.store import FeatureStore
-from openvse.features.writer import FeatureStoreWriter
 from openvse.files import locked
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.training import open_data

@@ -14,15 +14,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from PIL.Image import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from openvse.backbones.base import Backbone, all_real, cell_boxes, cells
+from openvse.backbones.base import ALL_LEVELS, LevelBackbone, all_real, cell_boxes, cells, levels_of
 from openvse.errors import ModelError, RecipeError, importing
 from openvse.kernels import is_traced
 from openvse.media.resizing import stretched
@@ -165,10 +164,11 @@ def _backward(
 
 FEATURE_DIM = 1280
 STRIDE = 32  # pixels per side of a grid cell
+_ZERO = 127  # the level whose pixel is 0
 CPU_PIXELS = 16 * 224 * 224  # pixels at once on a CPU, because larger feature maps would not fit the cache
 
 
-class EfficientNetLite(Backbone):
+class EfficientNetLite(LevelBackbone):
     """The last feature map, of width 1280, before the pooling of a network of this family.
 
     The whole image is resized to a square (without a centre crop, since the rim matters in retrieval), and pixels
@@ -221,6 +221,7 @@ class EfficientNetLite(Backbone):
             gradient_checkpointing=gradient_checkpointing,
             exact_decode=exact_decode,
         )
+        self.standardise((ALL_LEVELS - _ZERO) / 128)
         self.image_size, self._pretrained, self.middle = max(sizes), pretrained, width
         self.scales = None if scales is None else sizes
         self.gives_boxes = scales is not None
@@ -231,13 +232,12 @@ class EfficientNetLite(Backbone):
         """The side of the largest square."""
         return self.image_size
 
-    def preprocess(self, image: Image) -> Float[Tensor, "3 H W"]:
-        """Resize the image to a square of pixels in about [-1, 1]. Several squares are placed one below the other."""
+    def levels(self, image: Image) -> UInt8[Tensor, "3 H W"]:
+        """Resize the image to a square. Several squares are placed one below the other, with 0 to their right."""
         if self.scales is None:
-            return _square(image, self.image_size)
-        right = [self.image_size - size for size in self.scales]
-        squares = [_square(image, size) for size in self.scales]
-        return torch.cat([F.pad(square, (0, free)) for square, free in zip(squares, right, strict=True)], 1)
+            return levels_of(stretched(image, (self.image_size, self.image_size)))
+        squares = [(levels_of(stretched(image, (size, size))), self.image_size - size) for size in self.scales]
+        return torch.cat([F.pad(square, (0, free), value=_ZERO) for square, free in squares], 1)
 
     def see(self, inputs: Inputs) -> Features:
         """Return the cells of the last feature map, row by row. Several sizes follow one another, with boxes."""
@@ -288,11 +288,6 @@ def _sizes(native: int, image_size: int | None, scales: tuple[int, ...] | None) 
         name = "image_size" if scales is None else "one of scales"
         raise RecipeError(f"{name} is {min(sizes)} pixels: give {STRIDE} or more")
     return sizes
-
-
-def _square(image: Image, size: int) -> Float[Tensor, "3 H W"]:
-    square = stretched(image, (size, size))
-    return (torch.from_numpy(np.array(square, dtype=np.float32)).permute(2, 0, 1) - 127.0) / 128.0
 
 
 class _FeatureMap(nn.Module):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from PIL.Image import Image, Transpose
 from torch import Tensor
 
@@ -108,13 +108,19 @@ class Crops(NestedBackbone):
 
     def preprocess(self, image: Image) -> Float[Tensor, "... 3 H W"]:
         """Cut the windows out of an image unless they share one pass, and preprocess them for the inner backbone."""
+        return self._windows_of(image, self.inner.preprocess)
+
+    def levels(self, image: Image) -> Shaped[Tensor, "... 3 H W"]:
+        return self._windows_of(image, self.inner.levels)
+
+    def _windows_of(self, image: Image, make: Callable[[Image], Tensor]) -> Tensor:
         if self.shared:
-            return self.inner.preprocess(image)
+            return make(image)
         seen: list[Tensor] = []
         for mirrored in (False, True)[: 1 + self.mirrored]:
             for box in pixel_windows(self.windows, image.width, image.height):
                 crop = image.crop(box)
-                seen.append(self.inner.preprocess(crop.transpose(Transpose.FLIP_LEFT_RIGHT) if mirrored else crop))
+                seen.append(make(crop.transpose(Transpose.FLIP_LEFT_RIGHT) if mirrored else crop))
         return torch.stack(seen)
 
     def see(self, inputs: Inputs) -> Features:
@@ -211,6 +217,9 @@ class Frames(NestedBackbone):
     def preprocess(self, image: Image) -> Float[Tensor, "... 3 H W"]:
         return self.inner.preprocess(image)
 
+    def levels(self, image: Image) -> Shaped[Tensor, "... 3 H W"]:
+        return self.inner.levels(image)
+
     def read(
         self,
         source: ClipSource,
@@ -218,7 +227,7 @@ class Frames(NestedBackbone):
         *,
         to_store: bool = False,
         exact: bool = True,
-    ) -> Float[Tensor, "... 3 H W"]:
+    ) -> Shaped[Tensor, "... 3 H W"]:
         """Decode the frames of a clip, ``[N, 3, H, W]``. The generator chooses the frames and their common view."""
         place = None if generator is None else float(torch.rand(1, generator=generator))
         view = None if generator is None else generator.get_state()
@@ -228,10 +237,10 @@ class Frames(NestedBackbone):
             for frame in frames_of(source, sampling, place=place, shorter_side=side):
                 if generator is not None and view is not None:
                     generator.set_state(view)
-                pixels.append(self.preprocess(random_view(frame, generator)))
+                pixels.append(self.prepared(random_view(frame, generator)))
         return torch.stack(pixels)
 
-    def collate(self, items: Sequence[Float[Tensor, "... 3 H W"]]) -> Inputs:
+    def collate(self, items: Sequence[Shaped[Tensor, "... 3 H W"]]) -> Inputs:
         """Join clips of different lengths: ``[B, N, 3, H, W]`` and the mask of the real frames."""
         return pad(items)
 

@@ -16,15 +16,24 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from PIL import Image
 from torch import Tensor, nn
 
-from openvse.backbones.base import Backbone, all_real
-from openvse.backbones.fine_tuning import TrainedBlocks, freeze_unreached, lora_of
+from openvse.backbones.base import (
+    LevelBackbone,
+    TrainedBlocks,
+    all_real,
+    freeze_unreached,
+    levels_of,
+    lora_of,
+    of_levels,
+)
 from openvse.errors import ModelError, OpenVSEError, install
 from openvse.files import read_json, read_text, write_whole
+from openvse.media.images import probe_image
 from openvse.media.resizing import cut_long, is_long, resized_middle, stretched
 from openvse.types import Features, Inputs
 
@@ -40,6 +49,7 @@ _CONTENT = (
     "processor_config.json",
 )  # the files that determine features
 
+_PROBES = ((320, 240), (251, 334), (333, 500), (40, 31), (225, 224))  # sizes of images that show what a processor does
 _CONVNEXT_WHOLE = 384  # pixels from which the preprocessing of ConvNeXt shows the whole image
 
 LoadedT = TypeVar("LoadedT")
@@ -214,6 +224,33 @@ def pixels_of(
     return pixels
 
 
+def numbers_of(processor: Any, image_size: int | None) -> Float[Tensor, "3 256"] | None:
+    """Return the number that a processor puts in place of each level, if it then does no more than ``_resized``."""
+    kept: Any = {"do_resize": False, "do_center_crop": False}
+    every = Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16)).convert("RGB")
+    numbers: Tensor = processor(every, return_tensors="pt", **kept)["pixel_values"][0]
+    if numbers.shape != (3, 16, 16) or numbers.dtype != torch.float32:
+        return None
+    numbers = numbers.flatten(1)
+    for number, size in enumerate(_PROBES):
+        image = probe_image(number, size)
+        seen = _seen(processor, image, image_size)
+        if seen is None or not torch.equal(
+            of_levels(levels_of(seen), numbers), pixels_of(processor, image, image_size)
+        ):
+            return None
+    return numbers
+
+
+def _seen(processor: Any, image: Image.Image, image_size: int | None, rounds: bool = False) -> Image.Image | None:
+    """Return what a processor sees of an image, at its size, or None if only the processor can tell."""
+    if image_size is not None:
+        return stretched(image, (image_size, image_size))
+    seen, left = _resized(processor, image, rounds)
+    cuts = left.get("do_center_crop", getattr(processor, "do_center_crop", False))
+    return seen if left and not cuts else None
+
+
 def _resized(processor: Any, image: Image.Image, rounds: bool) -> tuple[Image.Image, dict[str, bool]]:
     """Resize an image as a processor does, and return the steps that the processor must then leave out."""
     resizes = getattr(processor, "do_resize", False)
@@ -250,7 +287,7 @@ def saved_name(assets: Path) -> str:
         raise ModelError(f"{assets / FINGERPRINT_FILE} cannot be read: save or copy the model again") from error
 
 
-class TransformersVision(Backbone):
+class TransformersVision(LevelBackbone):
     """The patch tokens of a vision transformer, or the cells of a network's last feature map.
 
     ViT and DINOv2 give one feature per patch, without register tokens and, by default, without the class token. ResNet
@@ -312,6 +349,7 @@ class TransformersVision(Backbone):
             gradient_checkpointing=gradient_checkpointing,
             exact_decode=exact_decode,
         )
+        self.standardise(numbers_of(processor, image_size))
         self.lora = adapters
         self.checkpoint = checkpoint
         self.processor = processor
@@ -330,7 +368,9 @@ class TransformersVision(Backbone):
         shorter = size.get("shortest_edge") or max(size.get("height") or 0, size.get("width") or 0)
         return math.ceil(shorter / share) or None
 
-    def preprocess(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
+    def levels(self, image: Image.Image) -> Shaped[Tensor, "3 H W"]:
+        if self.pixel_levels is not None and (seen := _seen(self.processor, image, self.image_size, self.round_crop)):
+            return levels_of(seen)
         return pixels_of(self.processor, image, self.image_size, round_crop=self.round_crop)
 
     def save_assets(self, folder: Path) -> None:

@@ -9,14 +9,12 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from openvse.backbones.base import Backbone, all_real
-from openvse.backbones.fine_tuning import freeze_unreached
+from openvse.backbones.base import ALL_LEVELS, LevelBackbone, all_real, freeze_unreached, levels_of
 from openvse.errors import ModelError, install
 from openvse.media.resizing import stretched
 from openvse.types import Features, Inputs
@@ -24,7 +22,7 @@ from openvse.types import Features, Inputs
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
-class TimmVision(Backbone):
+class TimmVision(LevelBackbone):
     """The cells of a network's last feature map, or the patch tokens of a transformer, for any model name of timm.
 
     VSE-infinity's best grids come from a ResNeXt-101 trained on Instagram hashtags (WSL), at 512 pixels:
@@ -73,18 +71,17 @@ class TimmVision(Backbone):
             exact_decode=exact_decode,
         )
         self.image_size = side
-        self._statistics = timm.data.resolve_model_data_config(network)
+        statistics = timm.data.resolve_model_data_config(network)
+        mean, deviation = (torch.tensor(statistics[name]).unsqueeze(1) for name in ("mean", "std"))
+        self.standardise((ALL_LEVELS / 255 - mean) / deviation)
 
     @property
     def shorter_side(self) -> int:
         """The side of the square."""
         return self.image_size
 
-    def preprocess(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
-        square = stretched(image, (self.image_size, self.image_size))
-        mean, deviation = (np.array(self._statistics[name], dtype=np.float32) for name in ("mean", "std"))
-        pixels = (np.asarray(square, dtype=np.float32) / 255 - mean) / deviation
-        return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+    def levels(self, image: Image.Image) -> UInt8[Tensor, "3 H W"]:
+        return levels_of(stretched(image, (self.image_size, self.image_size)))
 
     def see(self, inputs: Inputs) -> Features:
         return all_real(_local_features(self.net, inputs.values))

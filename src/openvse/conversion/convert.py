@@ -38,7 +38,7 @@ from openvse.conversion.weights import (
 )
 from openvse.errors import CheckpointError, ModelError
 from openvse.files import is_free, locked, settle, user_cache
-from openvse.model.folder import CONFIG
+from openvse.model.base import CONFIG
 from openvse.model.two_tower import TwoTower
 from openvse.registry import Registry
 from openvse.retrieval.build import build_model

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from openvse.batches.loaders import (
+from openvse.batches.pairs import (
     PlacedInputs,
     image_batches,
     image_loader,
@@ -31,7 +31,15 @@ from openvse.features.store import FeatureStore
 from openvse.functional import at_least_single
 from openvse.media.listing import skipped
 from openvse.model.two_tower import Tower, TwoTower, embed
-from openvse.scoring.hubs import MOST_IMAGES, MOST_TEXTS, BankQueries, QueryBank, beta_of, measure_attraction, penalties
+from openvse.scoring.calibration import (
+    MOST_IMAGES,
+    MOST_TEXTS,
+    BankQueries,
+    QueryBank,
+    beta_of,
+    measure_attraction,
+    penalties,
+)
 from openvse.similarities import Similarity
 from openvse.types import EmbeddingSet, FeatureSource, OnProgress
 

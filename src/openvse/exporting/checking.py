@@ -31,8 +31,7 @@ from openvse.model.two_tower import Tower, TwoTower
 from openvse.pipeline import decoded, in_batches, quiet, tell_skipped
 from openvse.runtime import OnnxModel
 from openvse.runtime.arrays import ArraySet
-from openvse.runtime.model import Description, Side
-from openvse.runtime.reading import Preprocessing, read_tokenizer
+from openvse.runtime.model import Description, Preprocessing, Side, read_tokenizer
 from openvse.similarities.scores import CSD, Order
 from openvse.tokenization.vocabulary import WORD_SPLITTERS
 from openvse.types import EmbeddingSet, Inputs

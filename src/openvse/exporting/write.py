@@ -31,7 +31,7 @@ from openvse import __version__
 from openvse.aggregators import GPO
 from openvse.aggregators.base import Aggregator, RankedPooling
 from openvse.aggregators.learned import AdPool
-from openvse.backbones.fine_tuning import without_adapters
+from openvse.backbones.base import without_adapters
 from openvse.corpus import Corpus
 from openvse.errors import IndexFormatError, ModelError, importing, message_of
 from openvse.exporting.checking import (
@@ -51,16 +51,14 @@ from openvse.exporting.checking import (
 )
 from openvse.files import given_path, is_free, locked, made, replacing_files, write_whole
 from openvse.kernels import tracing
-from openvse.model.base import Model
-from openvse.model.folder import CARD
+from openvse.model.base import CARD, Model
 from openvse.model.two_tower import Tower, TwoTower, evaluating
 from openvse.pipeline import quiet
 from openvse.runtime import OnnxModel
 from openvse.runtime.arrays import Kind
 from openvse.runtime.beside import LEFT_OUT, Towers, left_out_of, remove_other_towers, sound_sides, towers_of
 from openvse.runtime.model import CLIPS, EXPORT, Description, Side, is_export, load_embedder
-from openvse.scoring.calibration import CALIBRATION
-from openvse.scoring.hubs import BANK
+from openvse.scoring.calibration import BANK, CALIBRATION
 from openvse.similarities import SetMax, Similarity
 from openvse.similarities.scores import CSD, Order, ScaledCosine
 from openvse.specs.model import TowerSpec

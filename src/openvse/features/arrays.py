@@ -15,7 +15,7 @@ from jaxtyping import Int, Shaped
 
 from openvse.corpus.splits import LEAKAGE
 from openvse.errors import DataError
-from openvse.features.store import as_inputs, positions_of
+from openvse.features.store import as_float, as_inputs, positions_of
 from openvse.types import Inputs
 
 _BLOCK_BYTES = 64 * 2**20
@@ -158,7 +158,7 @@ class ArrayFeatures:
             item[:length] = self.parts[part].rows.read(row)[0]
         for number in np.flatnonzero(~stored[np.arange(len(stored)), lengths - 1].any(axis=1)):
             lengths[number] = max(1, num_real(stored[number]))
-        return as_inputs(stored[:, : int(lengths.max(initial=0))], lengths)
+        return as_float(as_inputs(stored[:, : int(lengths.max(initial=0))], lengths))
 
     def faults(self) -> Iterator[str]:
         """Read all numbers, a block at a time, and yield a line for each kind of fault in each split.

@@ -25,8 +25,8 @@ from jaxtyping import Float, Shaped
 
 from openvse.errors import BadFeaturesError, DataError, importing
 from openvse.features.arrays import ArrayRows, num_real
+from openvse.features.extract import FeatureStoreWriter
 from openvse.features.store import IMPORTED, MANIFEST, FeatureStore, StoreDtype
-from openvse.features.writer import FeatureStoreWriter
 from openvse.files import read_lines
 from openvse.media.listing import walk_files
 from openvse.pipeline import Pace

@@ -272,8 +272,13 @@ def positions_of(ids: Sequence[str], known: Mapping[str, int], *, source: str, r
 
 
 def as_inputs(stored: Shaped[np.ndarray, "B N C"], lengths: Int[np.ndarray, "B"]) -> Inputs:
-    """Return items in one array, padded with zeros, as ``float32 [B, N, C]`` values and a mask."""
-    return Inputs(torch.from_numpy(stored).float(), position_mask(torch.from_numpy(lengths), stored.shape[1]))
+    """Return items in one array, padded with zeros, as values ``[B, N, C]`` and a mask."""
+    return Inputs(torch.from_numpy(stored), position_mask(torch.from_numpy(lengths), stored.shape[1]))
+
+
+def as_float(stored: Inputs) -> Inputs:
+    """Return items with values in ``float32``."""
+    return Inputs(stored.values.float(), stored.mask)
 
 
 class FeatureStore:
@@ -378,6 +383,10 @@ class FeatureStore:
 
         Raise StoreError if the file has become shorter since the store was opened.
         """
+        return as_float(self.gather_stored(positions))
+
+    def gather_stored(self, positions: Int[np.ndarray, "B"]) -> Inputs:
+        """Read items as ``gather`` does, in the number format of the store, which encoders also take."""
         return as_inputs(self._read(FEATURES, positions), self.lengths[positions])
 
     def boxes(self, positions: Int[np.ndarray, "B"]) -> Float[Tensor, "B N 4"]:

@@ -169,6 +169,10 @@ class Embedder:
     _stored: StoredImages | None = None
     _known: KnownContent | None = None
 
+    @property
+    def _device(self) -> object:
+        return getattr(self._model, "device", "cpu")
+
     def embed(self, candidates: Sequence[Candidate], sharing: Sharing | None = None) -> Iterator[EmbeddedBatch]:
         """Embed candidates in their order. With shared work, cut clips and items that need a model come last.
 
@@ -224,7 +228,7 @@ class Embedder:
         return _Looked(candidate, (), self._stored.find(candidate.path, item.modified_ns, item.size))
 
     def _embed_batches(self, batches: Iterator[Sequence[_Looked]]) -> Iterator[EmbeddedBatch]:
-        for batch in decoded(batches, self._read, lambda looked: looked.candidate.path):
+        for batch in decoded(batches, self._read, lambda looked: looked.candidate.path, device=self._device):
             done = EmbeddedBatch(dealt=len(batch.items) + len(batch.failed))
             done.failed = [(looked.candidate, reason) for looked, reason in batch.failed]
             if batch.items:
@@ -282,7 +286,8 @@ class Embedder:
             return
         spans, parts = cut_clip(duration, candidate.seconds), []
         places: list[ClipSource] = [ClipSegment(candidate.path, *span) for span in spans]
-        for batch in decoded(in_batches(places, self._batch_size), self._model.read_image, lambda _: candidate.path):
+        batches = in_batches(places, self._batch_size)
+        for batch in decoded(batches, self._model.read_image, lambda _: candidate.path, device=self._device):
             if batch.failed:
                 done.failed.append((candidate, batch.failed[0][1]))
                 return

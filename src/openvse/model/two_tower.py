@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -27,8 +27,7 @@ from openvse.media.images import are_images, one_or_many, one_or_several, probe_
 from openvse.media.videos import ClipSource
 from openvse.model.base import Model
 from openvse.pipeline import read_ahead
-from openvse.scoring.calibration import CALIBRATION, Calibration, read_calibration
-from openvse.scoring.hubs import QueryBank, read_bank
+from openvse.scoring.calibration import CALIBRATION, Calibration, QueryBank, read_bank, read_calibration
 from openvse.similarities import SIMILARITIES, Similarity
 from openvse.similarities.scores import ScaledCosine
 from openvse.specs.model import TwoTowerSpec
@@ -166,7 +165,7 @@ class TwoTower(Model):
         """
         return self.image.encoder.backbone.collate([self.read_image(image) for image in images])
 
-    def read_image(self, image: ClipSource) -> Float[Tensor, "... 3 H W"]:
+    def read_image(self, image: ClipSource) -> Shaped[Tensor, "... 3 H W"]:
         """Decode an image, or a clip if the model reads them, for ``encode_pixels``. Threads may call it.
 
         A large JPEG is decoded at a smaller size that the network still allows, unless the backbone has the option
@@ -178,7 +177,7 @@ class TwoTower(Model):
         """
         return self.image.encoder.backbone.read(image, exact=False)
 
-    def encode_pixels(self, images: Sequence[Float[Tensor, "... 3 H W"]]) -> EmbeddingSet:
+    def encode_pixels(self, images: Sequence[Shaped[Tensor, "... 3 H W"]]) -> EmbeddingSet:
         """Embed images from ``read_image`` as one batch, and return ``[B, K, D]`` on the CPU.
 
         The network may see them in bf16 (see the attribute). The later layers make embeddings in fp32.
@@ -187,7 +186,7 @@ class TwoTower(Model):
             self.bf16 = self._agrees_in_bf16()
         return self._embed_pixels(images, bf16=self.bf16)
 
-    def _embed_pixels(self, images: Sequence[Float[Tensor, "... 3 H W"]], *, bf16: bool) -> EmbeddingSet:
+    def _embed_pixels(self, images: Sequence[Shaped[Tensor, "... 3 H W"]], *, bf16: bool) -> EmbeddingSet:
         backbone = self.image.encoder.backbone
         inputs = backbone.collate(images).to(self.device)
         if bf16:

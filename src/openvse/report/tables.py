@@ -18,8 +18,7 @@ from openvse.evaluation.comparison import POWER, Comparison, RowContrast
 from openvse.evaluation.metrics import metric_names
 from openvse.evaluation.report import Findings, metric_title
 from openvse.files import read_text
-from openvse.model.base import Model
-from openvse.model.folder import ModelConfig, read_config
+from openvse.model.base import Model, ModelConfig, read_config
 from openvse.output.documents import CONFIDENCE
 from openvse.output.table import COLUMNS, Table
 from openvse.specs.load import parse_yaml

@@ -19,7 +19,7 @@ from typing import TypeAlias, cast
 import numpy as np
 from jaxtyping import Float, Int
 
-from openvse.batches.loaders import with_features
+from openvse.batches.pairs import with_features
 from openvse.corpus import Corpus
 from openvse.corpus.identity import SplitData
 from openvse.corpus.splits import canonical_split
@@ -68,8 +68,7 @@ from openvse.model.two_tower import TwoTower
 from openvse.output.documents import Document
 from openvse.output.figures import styled
 from openvse.pipeline import WorkProgress
-from openvse.scoring.calibration import PART, Calibration, ShortCurve
-from openvse.scoring.hubs import QueryBank
+from openvse.scoring.calibration import PART, Calibration, QueryBank, ShortCurve
 from openvse.training.kind import (
     Compared,
     Evaluation,

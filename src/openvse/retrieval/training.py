@@ -16,8 +16,7 @@ from torch import nn
 
 from openvse.aggregators.composed import Beside
 from openvse.assembly.parts import build_part
-from openvse.batches.loaders import image_loader, text_loader, with_features
-from openvse.batches.pairs import PairDataset, PairsOfImages
+from openvse.batches.pairs import PairDataset, PairsOfImages, image_loader, text_loader, with_features
 from openvse.corpus import Corpus
 from openvse.corpus.corpus import SharedTexts
 from openvse.corpus.identity import SplitData

@@ -18,7 +18,7 @@ from openvse.media.videos import ClipSource
 from openvse.runtime.arrays import ArraySet, Kind, directions, score_sets
 from openvse.search.provided import COMPARISON
 from openvse.search.query import Query
-from openvse.stores.ranking import MARGIN, inner_products, largest, pack, promising, unpack
+from openvse.stores.int8 import MARGIN, inner_products, largest, pack, promising, unpack
 
 RRF_K = 60
 """The constant of reciprocal rank fusion (Cormack et al., SIGIR 2009). A larger one separates first ranks less."""

@@ -15,7 +15,7 @@ from openvse.indexing.index import Index
 from openvse.search.exact import EmbeddedQueries, ExactSearch
 from openvse.stores import VectorStore, Within
 from openvse.stores.following import EngineState
-from openvse.stores.ranking import largest, pack, unpack
+from openvse.stores.int8 import largest, pack, unpack
 
 FEW = 4096
 """Up to this many items that fulfil the conditions, all are scored, which is as quick and misses none."""

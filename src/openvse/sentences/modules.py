@@ -18,7 +18,7 @@ from openvse.encoders import TextEncoder
 from openvse.errors import ModelError, RecipeError
 from openvse.files import read_json
 from openvse.functional import pad
-from openvse.model.folder import write_weights
+from openvse.model.base import write_weights
 from openvse.model.two_tower import Tower, evaluating
 from openvse.specs.model import TowerSpec
 from openvse.types import Inputs

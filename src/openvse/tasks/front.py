@@ -20,8 +20,7 @@ from openvse.encoders.projections import GLOBAL_VECTORS, PROJECTIONS
 from openvse.errors import DataError, RecipeError, check_number, nearest
 from openvse.evaluation.arrays import GivenPairs, evaluate_arrays
 from openvse.fusion import FUSIONS
-from openvse.model.base import Model
-from openvse.model.folder import CONFIG, WEIGHTS
+from openvse.model.base import CONFIG, WEIGHTS, Model
 from openvse.objectives import CRITERIA, MINERS, TERMS
 from openvse.pipeline import WorkProgress
 from openvse.registry import Registry

@@ -13,8 +13,7 @@ from openvse.conversion.weights import PUBLISHED, is_hub_id
 from openvse.errors import ModelError, message_of, nearest
 from openvse.files import check_same, given_path, read_json, settle
 from openvse.halves import usable_device
-from openvse.model.base import Model
-from openvse.model.folder import CONFIG, WEIGHTS, read_config, read_weights
+from openvse.model.base import CONFIG, WEIGHTS, Model, read_config, read_weights
 from openvse.model.two_tower import TwoTower
 from openvse.specs.load import describe
 from openvse.tasks import TASKS, task_kind

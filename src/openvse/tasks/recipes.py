@@ -78,7 +78,7 @@ def _filled(tree: Mapping[str, Any], fields: Sequence[str], copy: Path | None) -
     """Fill in the omitted keys of a recipe from the spec of the model that it begins from."""
     if is_complete(tree, fields):
         return tree
-    from openvse.model.folder import WEIGHTS, read_config
+    from openvse.model.base import WEIGHTS, read_config
     from openvse.tasks.load import folder_of_model
 
     start = str(tree["start"])

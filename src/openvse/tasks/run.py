@@ -14,13 +14,12 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
 
-from openvse.backbones.fine_tuning import adapt, require_peft
+from openvse.backbones.base import adapt, require_peft
 from openvse.corpus.trained_on import also_trained_on
 from openvse.errors import CheckpointError, RecipeError, TrainingError
 from openvse.files import given_path, locked, made, replacing_files, settle, write_whole
 from openvse.functional import computes_bf16
-from openvse.model.base import Model
-from openvse.model.folder import WEIGHTS
+from openvse.model.base import WEIGHTS, Model
 from openvse.model.start import Start
 from openvse.pipeline import WorkProgress
 from openvse.specs import RunRecipe

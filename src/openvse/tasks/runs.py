@@ -12,7 +12,7 @@ from typing import Any
 
 from openvse.errors import ModelError, OpenVSEError, RecipeError
 from openvse.files import LOCK, read_text
-from openvse.model.folder import CONFIG, read_config
+from openvse.model.base import CONFIG, read_config
 from openvse.specs.load import parse_yaml
 from openvse.specs.model import section
 from openvse.tasks.load import folder_of_model

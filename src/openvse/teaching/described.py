@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from PIL.Image import Image
 from torch import Tensor
 
@@ -66,11 +66,11 @@ class Describer(Backbone):
 
     def read(
         self, source: ClipSource, generator: Any = None, *, to_store: bool = False, exact: bool = False
-    ) -> Float[Tensor, "... 3 H W"]:
+    ) -> Shaped[Tensor, "... 3 H W"]:
         """Decode an image as an index does."""
         return self._inner.read(source, exact=False)
 
-    def collate(self, items: Sequence[Float[Tensor, "... 3 H W"]]) -> Inputs:
+    def collate(self, items: Sequence[Shaped[Tensor, "... 3 H W"]]) -> Inputs:
         return self._inner.collate(items)
 
     def see(self, inputs: Inputs) -> Features:

@@ -13,7 +13,7 @@ import numpy as np
 from accelerate import Accelerator
 from jaxtyping import Int
 
-from openvse.batches.loaders import own_features
+from openvse.batches.pairs import own_features
 from openvse.corpus import Corpus
 from openvse.corpus.trained_on import training_sample
 from openvse.datasets.registry import DATASETS

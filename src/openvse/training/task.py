@@ -15,8 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from openvse.batches.loaders import as_it_is, ready_for
-from openvse.batches.pairs import EpochBatches, PairsOfImages
+from openvse.batches.pairs import EpochBatches, PairsOfImages, as_it_is, ready_for
 from openvse.corpus.identity import SplitData
 from openvse.corpus.trained_on import Seen
 from openvse.errors import TrainingError

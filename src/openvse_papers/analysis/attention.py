@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from openvse.aggregators import GPO
 from openvse.aggregators.base import Attends
 from openvse.aggregators.learned import FSPool
-from openvse.batches.loaders import own_features, with_features
+from openvse.batches.pairs import own_features, with_features
 from openvse.corpus import Corpus
 from openvse.encoders.image_encoder import Located, grid_cells, locate
 from openvse.errors import BadImageError, DataError, OpenVSEError

@@ -30,8 +30,8 @@ from openvse.assembly.parts import (
     describe_part,
     describe_tower,
 )
-from openvse.batches.loaders import ImageLoader, TextLoader, image_loader, own_features, text_loader, with_features
-from openvse.batches.pairs import BatchKey
+from openvse.batches import pairs
+from openvse.batches.pairs import BatchKey, ImageLoader, image_loader, own_features, with_features
 from openvse.encoders import ImageEncoder, TextEncoder
 from openvse.errors import BadImageError, DataError, ModelError, RecipeError
 from openvse.features.store import FeatureStore
@@ -361,7 +361,7 @@ class QuestionDataset(Dataset[QuestionBatch]):
     """
 
     def __init__(
-        self, questions: QuestionSet, images: ImageLoader | None, texts: TextLoader, answers: AnswerVocabulary
+        self, questions: QuestionSet, images: ImageLoader | None, texts: pairs.TextLoader, answers: AnswerVocabulary
     ) -> None:
         if len(texts) != len(questions) or (images is not None and len(images) != len(questions.image_ids)):
             raise DataError(
@@ -468,7 +468,7 @@ def question_dataset(
         questions = replace(questions.about(corpus.image_ids), problems=corpus.problems)
         images = image_loader(model.image.encoder.backbone, corpus, features, augment=augment)
     asked = [question.text for question in questions.questions]
-    texts = text_loader(model.text.encoder, asked, text_features)
+    texts = pairs.text_loader(model.text.encoder, asked, text_features)
     return questions, QuestionDataset(questions, images, texts, model.answers)
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from openvse.batches.loaders import with_features
+from openvse.batches.pairs import with_features
 from openvse.corpus.trained_on import Seen, seen_in_training
 from openvse.datasets.check import leakage_between_splits
 from openvse.errors import DataError, TrainingError

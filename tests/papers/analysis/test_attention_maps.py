@@ -8,7 +8,7 @@ import torch
 
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, OpenVSEError
-from openvse.features.writer import FeatureStoreWriter
+from openvse.features.extract import FeatureStoreWriter
 from openvse.functional import normalize
 from openvse.model.two_tower import TwoTower
 from openvse.tasks.recipes import parse_recipe

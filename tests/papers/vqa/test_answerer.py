@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import openvse
-from openvse.batches.loaders import FeatureImages, TokenTable
-from openvse.batches.pairs import BatchKey
+from openvse.batches.pairs import BatchKey, FeatureImages, TokenTable
 from openvse.datasets import open_questions
 from openvse.errors import BadImageError, DataError, ModelError, RecipeError
 from openvse.features.store import FeatureStore

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from openvse.backbones import EfficientNetLite0
-from openvse.batches.loaders import PixelImages, RandomView, TokenTable, image_loader
-from openvse.batches.pairs import BatchKey
+from openvse.batches.pairs import BatchKey, PixelImages, RandomView, TokenTable, image_loader
 from openvse.errors import DataError
 from openvse_papers.vqa.answerer import QuestionDataset, question_batches
 from openvse_papers.vqa.answers import AnswerVocabulary, Question, QuestionSet

@@ -139,7 +139,7 @@ def blend(
     device: Device = "cpu",
 ) -> None:
     """Average the weights of two models with the same parts, at the share that is best on validation."""
-    from openvse.model.folder import CONFIG, WEIGHTS
+    from openvse.model.base import CONFIG, WEIGHTS
     from openvse.tasks.blend import blend as run
     from openvse.tasks.load import load
     from openvse.training.kind import Request

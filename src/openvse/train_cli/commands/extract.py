@@ -14,7 +14,7 @@ from openvse.cli.app import app
 from openvse.cli.options import FeatureStorePath, RunSettings, Stored, argument, option, with_settings
 from openvse.cli.progress import bar, counted, going_on, voice, warn
 from openvse.errors import DataError, ModelError
-from openvse.pipeline import DECODERS, tell_skipped
+from openvse.pipeline import tell_skipped
 from openvse.train_cli.completion import complete_encoder
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def extract(
         int | None, option("Number of items in a batch. Default: 32 images or 128 texts.", least=1)
     ] = None,
     workers: Annotated[
-        int | None, option("Number of threads that decode images. Default: one a core, 2 to 8.", least=1)
+        int | None, option("Number of threads that decode images, for a GPU processes. Default: by the cores.", least=1)
     ] = None,
     dtype: Stored = "float16",
     check: Annotated[bool, option("First compare an existing store with its checksums.", "--check")] = False,
@@ -129,7 +129,7 @@ def _of_images(name: str, data: str, options: Mapping[str, Any], threads: int | 
     backbone = build_part(BACKBONES, Part(**{**options, "name": name}), name, {"assets": None})
     corpus = open_corpus(data, allow_outside=voice.allow_outside)
     images = list(zip(corpus.image_ids, corpus.image_paths, strict=True))
-    run = partial(extract_features, backbone, images, num_workers=threads or DECODERS)
+    run = partial(extract_features, backbone, images, num_workers=threads or None)
     problems = [*corpus.problems, *filter(None, [long_captions(corpus.captions)])]
     return _Extraction(backbone.fingerprint, run, IMAGES_AT_ONCE, problems, "images")
 

@@ -116,7 +116,7 @@ def _chosen(
 
 def interval_of(best: Path, metric: str) -> str:
     """Return the interval of a validation metric in brackets, as the model folder states it, or "" without one."""
-    from openvse.model.folder import read_config
+    from openvse.model.base import read_config
 
     stated = read_config(best).provenance.get("validation", {}).get("intervals", {}).get(metric)
     if stated is None or stated[0] == stated[1]:  # all queries right or all wrong: resampling shows no spread
