@@ -1,4 +1,4 @@
-"""The packages of "Publish a method", and of CHAN and AVSE, are built, installed, tested and trained from."""
+"""The packages of "Publish a method" and of ``packages/`` are built, installed, tested and trained from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import pytest
 from tests.cli.album import write_album
 
 ROOT = Path(__file__).parent.parent
-PLUGIN, ALIGNMENT = ROOT / "examples" / "plugin", ROOT / "packages" / "openvse-alignment"
+PLUGIN = ROOT / "examples" / "plugin"
+PACKAGES = [PLUGIN, *(ROOT / "packages" / f"openvse-{name}" for name in ("alignment", "timm"))]
 Run = Callable[..., str]
 pytestmark = pytest.mark.slow
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.slow
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Return what runs Python with the packages installed, as from an index: built as wheels, without a network."""
     folder = tmp_path_factory.mktemp("installed")
-    sources = [shutil.copytree(package, folder / package.name) for package in (PLUGIN, ALIGNMENT)]
+    sources = [shutil.copytree(package, folder / package.name) for package in PACKAGES]
     offline = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", *offline, "--target", folder / "site", *sources]
     subprocess.run(list(map(str, pip)), check=True, capture_output=True)
@@ -40,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_their_own_tests_pass(run: Run) -> None:
-    run("-m", "pytest", "-q", "-p", "no:cacheprovider", PLUGIN / "tests", ALIGNMENT / "tests")
+    run("-m", "pytest", "-q", "-p", "no:cacheprovider", *(package / "tests" for package in PACKAGES))
 
 
 def test_its_recipe_is_listed_trained_and_its_model_used(run: Run, tmp_path: Path) -> None:

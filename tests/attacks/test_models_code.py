@@ -5,21 +5,18 @@ from __future__ import annotations
 import builtins
 import io
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from encoders.conftest import bert_checkpoint, fake_timm, two_tower_checkpoint, vision_checkpoint  # noqa: F401 - fixtures
-from openvse.backbones import TimmVision, TransformersVision
+from encoders.conftest import bert_checkpoint, two_tower_checkpoint, vision_checkpoint  # noqa: F401 - fixtures
+from openvse.backbones import TransformersVision
 from openvse.conversion.convert import convert
 from openvse.encoders import TransformersText
-from openvse.errors import ModelError, OpenVSEError
-from tests.naming import refusal
+from openvse.errors import OpenVSEError
 
 _CLASSES = (
     *("AutoConfig", "AutoModel", "AutoModelForObjectDetection", "AutoImageProcessor", "AutoProcessor"),
@@ -82,25 +79,6 @@ CASES: dict[str, tuple[str, str, Callable[[str], object]]] = {
     "saved_text": ("bert_checkpoint", "", _saved_text),
     "dual_encoder": ("two_tower_checkpoint", "clip", _converted),
 }
-
-
-class _Runs:
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self):
-        return open, (str(self.mark), "w")
-
-
-def test_timm_unpickles_nothing_but_tensors(tmp_path, request, monkeypatch):
-    """timm reads the weights of a folder without saying that only tensors are wanted."""
-    torch.save({"stem": _Runs(tmp_path / "it_ran")}, tmp_path / "weights.bin")
-    library = request.getfixturevalue("fake_timm")
-    monkeypatch.setattr(
-        library, "create_model", lambda *_, **__: torch.load(tmp_path / "weights.bin", weights_only=False)
-    )
-    refusal(ModelError, TimmVision, model=f"local-dir:{tmp_path}")
-    assert not (tmp_path / "it_ran").exists() and "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
 
 
 @pytest.mark.medium

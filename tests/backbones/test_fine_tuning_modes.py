@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from openvse.backbones.base import freeze_unreached, set_backbone_mode
+from openvse.backbones.fine_tuning import freeze_unreached, set_backbone_mode
 
 
 def network() -> nn.Sequential:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from openvse.backbones.base import adapt
+from openvse.backbones.fine_tuning import adapt
 from openvse.conversion.convert import convert
 from openvse.functional import pad
 from openvse.model.start import Start

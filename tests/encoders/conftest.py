@@ -1,15 +1,11 @@
 """Tiny checkpoints with random weights, saved as ``transformers`` saves real ones."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [*SPECIALS, "a", "dog", "cat", "runs", "sits", "on", "the", "mat", "red", "##s", "two"]
@@ -165,57 +161,3 @@ def two_tower_checkpoint(tmp_path_factory) -> Callable[[str], str]:
         return str(folder)
 
     return make
-
-
-class FakeTimmNetwork(nn.Module):
-    """Speaks timm's interface: ``forward_features``, a data configuration, its own checkpointing."""
-
-    def __init__(self, layout: str) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 6, 8, stride=8)
-        self.norm = nn.BatchNorm2d(6)
-        self.head = nn.Linear(6, 2)
-        self.layout = layout
-        self.checkpointing: bool | None = None
-        self.pretrained_cfg = {
-            "input_size": (3, 32, 32),
-            "mean": (0.5, 0.4, 0.3),
-            "std": (0.2, 0.25, 0.5),
-            "tag": "in1k",
-        }
-        if layout == "tokens":
-            self.num_prefix_tokens = 2
-            self.set_input_size = lambda img_size: None
-        if layout == "NHWC":
-            self.output_fmt = "NHWC"
-
-    def set_grad_checkpointing(self, enable: bool) -> None:
-        self.checkpointing = enable
-
-    def forward_features(self, pixels: torch.Tensor) -> torch.Tensor:
-        grid: torch.Tensor = self.norm(self.stem(pixels))
-        if self.layout == "NHWC":
-            return grid.permute(0, 2, 3, 1)
-        if self.layout == "tokens":
-            cells = grid.flatten(2).transpose(1, 2)
-            return torch.cat([cells.mean(dim=1, keepdim=True).expand(-1, 2, -1), cells], dim=1)
-        return grid
-
-
-@pytest.fixture
-def fake_timm(monkeypatch) -> ModuleType:
-    """Put a small library in timm's place, which needs no torchvision; it knows NCHW, NHWC and tokens."""
-    library: Any = ModuleType("timm")
-
-    def create_model(name: str, *, pretrained: bool, num_classes: int) -> FakeTimmNetwork:
-        assert num_classes == 0
-        if name not in ("NCHW", "NHWC", "tokens"):
-            raise RuntimeError(f"Unknown model ({name})\nand more")
-        torch.manual_seed(1 if pretrained else 2)
-        return FakeTimmNetwork(name)
-
-    library.create_model = create_model
-    library.data = ModuleType("timm.data")
-    library.data.resolve_model_data_config = lambda network: network.pretrained_cfg
-    monkeypatch.setitem(sys.modules, "timm", library)
-    return library

@@ -21,7 +21,7 @@ Maker = Callable[..., Encoder]
 
 
 @pytest.fixture
-def make_encoder(vision_checkpoint, bert_checkpoint, fake_timm) -> Maker:
+def make_encoder(vision_checkpoint, bert_checkpoint) -> Maker:
     """Return a maker of encoders by name; further options replace or join those given here."""
     options: dict[str, dict[str, Any]] = {
         "precomputed": {"feature_dim": 12},
@@ -29,7 +29,6 @@ def make_encoder(vision_checkpoint, bert_checkpoint, fake_timm) -> Maker:
         "efficientnet_lite2": {"pretrained": False, "scales": [32, 64]},
         "resnet": {"blocks": (1, 1, 1, 1), "stem_dim": 2, "inner_dim": 2, "image_size": 32, "fine_tune": False},
         "transformers_vision": {"model": vision_checkpoint("convnext")},
-        "timm_vision": {"model": "NCHW"},
         "crops": {"backbone": {"pretrained": False, "image_size": 32}, "windows": [[1, 1.0], [2, 0.6]]},
         "frames": {"backbone": {"name": "efficientnet_lite0", "pretrained": False, "image_size": 32}},
         "bag_of_words": {"captions": CAPTIONS, "min_count": 1, "word_dim": 5, "freeze_words": False},

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from openvse.backbones.base import checkpoint_blocks
+from openvse.backbones.fine_tuning import checkpoint_blocks
 from openvse.encoders import TEXT_ENCODERS
 from openvse.encoders.base import Encoder
 from openvse.errors import ModelError

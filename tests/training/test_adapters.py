@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from openvse.backbones import base as fine_tuning
-from openvse.backbones.base import Lora, adapt, add_adapters, without_adapters
+from openvse.backbones import fine_tuning
+from openvse.backbones.fine_tuning import Lora, adapt, add_adapters, without_adapters
 from openvse.backbones.pretrained import TransformersVision
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import RecipeError

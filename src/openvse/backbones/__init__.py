@@ -7,7 +7,6 @@ from openvse.backbones.efficientnet_lite import EfficientNetLite0, EfficientNetL
 from openvse.backbones.nested import Crops, Frames
 from openvse.backbones.pretrained import TransformersVision
 from openvse.backbones.resnet import ResNet
-from openvse.backbones.timm_vision import TimmVision
 from openvse.registry import Registry
 
 BACKBONES: Registry[Backbone] = Registry(
@@ -19,7 +18,6 @@ BACKBONES: Registry[Backbone] = Registry(
         "frames": Frames,
         "precomputed": Precomputed,
         "resnet": ResNet,
-        "timm_vision": TimmVision,
         "transformers_vision": TransformersVision,
     },
 )

@@ -22,15 +22,8 @@ from jaxtyping import Float, Shaped
 from PIL import Image
 from torch import Tensor, nn
 
-from openvse.backbones.base import (
-    LevelBackbone,
-    TrainedBlocks,
-    all_real,
-    freeze_unreached,
-    levels_of,
-    lora_of,
-    of_levels,
-)
+from openvse.backbones.base import LevelBackbone, all_real, levels_of, of_levels
+from openvse.backbones.fine_tuning import TrainedBlocks, freeze_unreached, lora_of
 from openvse.errors import ModelError, OpenVSEError, install
 from openvse.files import read_json, read_text, write_whole
 from openvse.media.images import probe_image

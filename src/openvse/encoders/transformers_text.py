@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from openvse.backbones.base import TrainedBlocks, checkpoint_blocks, freeze_unreached, lora_of, set_backbone_mode
+from openvse.backbones.fine_tuning import TrainedBlocks, checkpoint_blocks, freeze_unreached, lora_of, set_backbone_mode
 from openvse.backbones.pretrained import load_backbone, load_tokenizer
 from openvse.encoders.augmentations import TokenAugmentation, TokenMode
 from openvse.encoders.base import TextEncoder

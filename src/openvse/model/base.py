@@ -18,7 +18,7 @@ from safetensors.torch import load_model, save_file
 from torch import Tensor, nn
 
 from openvse import __version__
-from openvse.backbones.base import without_adapters
+from openvse.backbones.fine_tuning import without_adapters
 from openvse.errors import ModelError, message_of
 from openvse.files import read_json, replacing_files, write_whole
 from openvse.output.table import Table

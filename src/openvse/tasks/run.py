@@ -14,7 +14,7 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
 
-from openvse.backbones.base import adapt, require_peft
+from openvse.backbones.fine_tuning import adapt, require_peft
 from openvse.corpus.trained_on import also_trained_on
 from openvse.errors import CheckpointError, RecipeError, TrainingError
 from openvse.files import given_path, locked, made, replacing_files, settle, write_whole

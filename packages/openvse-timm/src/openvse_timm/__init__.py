@@ -14,8 +14,9 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from openvse.backbones.base import ALL_LEVELS, LevelBackbone, all_real, freeze_unreached, levels_of
-from openvse.errors import ModelError, install
+from openvse.backbones.base import ALL_LEVELS, LevelBackbone, all_real, levels_of
+from openvse.backbones.fine_tuning import freeze_unreached
+from openvse.errors import ModelError
 from openvse.media.resizing import stretched
 from openvse.types import Features, Inputs
 
@@ -27,7 +28,7 @@ class TimmVision(LevelBackbone):
 
     VSE-infinity's best grids come from a ResNeXt-101 trained on Instagram hashtags (WSL), at 512 pixels:
     ``model: resnext101_32x8d.fb_wsl_ig1b_ft_in1k, image_size: 512``. Pillow resizes the whole image to a square,
-    without a centre crop. Mean and deviation are the model's own. The extra ``timm`` is needed.
+    without a centre crop. Mean and deviation are the model's own.
 
     Args:
         model: timm's name of architecture and weights. ``local-dir:FOLDER`` and ``hf-hub:ID`` are such names too.
@@ -91,7 +92,7 @@ def _timm() -> Any:
     try:
         import timm
     except ModuleNotFoundError as error:
-        raise ModelError(f"timm_vision needs the package {error.name}: {install('timm')}") from error
+        raise ModelError(f"timm_vision needs the package {error.name}: pip install {error.name}") from error
     except (ImportError, RuntimeError) as error:  # a torchvision built for another torch
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
