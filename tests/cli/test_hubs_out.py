@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import openvse
-from openvse.scoring.calibration import BANK, read_bank
+from openvse.scoring.hubs import BANK, read_bank
 
 
 @pytest.mark.medium

@@ -25,7 +25,8 @@ from openvse.indexing import Index, build_index
 from openvse.indexing.manifest import read_manifest
 from openvse.model.two_tower import TwoTower
 from openvse.runtime.beside import Towers, towers_of
-from openvse.scoring.calibration import Calibration, CalibrationData, write_arrays
+from openvse.scoring.calibration import Calibration, CalibrationData
+from openvse.scoring.hubs import write_arrays
 from openvse.search import Query, SearchEngine
 from openvse.search.opening import IndexTowers, open_towers
 from tests.cli.album import write_album

@@ -13,7 +13,7 @@ from openvse.errors import DataError, IndexFormatError
 from openvse.indexing import Index
 from openvse.indexing.writer import IndexFolder
 from openvse.runtime.arrays import ArraySet
-from openvse.scoring.calibration import BankQueries, QueryBank
+from openvse.scoring.hubs import BankQueries, QueryBank
 from openvse.search import Page, Query, SearchEngine
 from openvse.search import catalogue as bank_of_index
 from openvse.search.catalogue import BANK

@@ -40,7 +40,7 @@ from openvse.media.listing import ImageFile
 from openvse.output.documents import CONFIDENCE, Document
 from openvse.output.table import Table, data_frame
 from openvse.registry import Registry, installed, load_part
-from openvse.scoring.calibration import QueryBank
+from openvse.scoring.hubs import QueryBank
 from openvse.specs.load import parse_yaml
 from openvse.types import EmbeddingSet, OnProgress, Relevance
 

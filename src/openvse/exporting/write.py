@@ -58,7 +58,8 @@ from openvse.runtime import OnnxModel
 from openvse.runtime.arrays import Kind
 from openvse.runtime.beside import LEFT_OUT, Towers, left_out_of, remove_other_towers, sound_sides, towers_of
 from openvse.runtime.model import CLIPS, EXPORT, Description, Side, is_export, load_embedder
-from openvse.scoring.calibration import BANK, CALIBRATION
+from openvse.scoring.calibration import CALIBRATION
+from openvse.scoring.hubs import BANK
 from openvse.similarities import SetMax, Similarity
 from openvse.similarities.scores import CSD, Order, ScaledCosine
 from openvse.specs.model import TowerSpec

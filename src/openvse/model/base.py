@@ -23,7 +23,8 @@ from openvse.errors import ModelError, message_of
 from openvse.files import read_json, replacing_files, write_whole
 from openvse.output.table import Table
 from openvse.runtime.model import is_export
-from openvse.scoring.calibration import BANK, CALIBRATION
+from openvse.scoring.calibration import CALIBRATION
+from openvse.scoring.hubs import BANK
 from openvse.specs.load import dump_yaml
 from openvse.specs.model import ModelSpec, section
 

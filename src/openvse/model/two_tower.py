@@ -27,7 +27,8 @@ from openvse.media.images import are_images, one_or_many, one_or_several, probe_
 from openvse.media.videos import ClipSource
 from openvse.model.base import Model
 from openvse.pipeline import read_ahead
-from openvse.scoring.calibration import CALIBRATION, Calibration, QueryBank, read_bank, read_calibration
+from openvse.scoring.calibration import CALIBRATION, Calibration, read_calibration
+from openvse.scoring.hubs import QueryBank, read_bank
 from openvse.similarities import SIMILARITIES, Similarity
 from openvse.similarities.scores import ScaledCosine
 from openvse.specs.model import TwoTowerSpec

@@ -68,7 +68,8 @@ from openvse.model.two_tower import TwoTower
 from openvse.output.documents import Document
 from openvse.output.figures import styled
 from openvse.pipeline import WorkProgress
-from openvse.scoring.calibration import PART, Calibration, QueryBank, ShortCurve
+from openvse.scoring.calibration import PART, Calibration, ShortCurve
+from openvse.scoring.hubs import QueryBank
 from openvse.training.kind import (
     Compared,
     Evaluation,

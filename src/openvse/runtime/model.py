@@ -23,7 +23,8 @@ from openvse.media.resizing import cut_long, pixel_windows, resized_middle, stre
 from openvse.pipeline import read_ahead
 from openvse.registry import Provided
 from openvse.runtime.arrays import ArraySet, Kind, score_sets
-from openvse.scoring.calibration import QueryBank, read_bank, read_calibration
+from openvse.scoring.calibration import read_calibration
+from openvse.scoring.hubs import QueryBank, read_bank
 from openvse.tokenization.vocabulary import (
     WORD_SPLITTERS,
     Cleaning,

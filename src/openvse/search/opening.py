@@ -31,7 +31,8 @@ from openvse.runtime import OnnxModel
 from openvse.runtime.arrays import ArraySet
 from openvse.runtime.beside import left_out_of, towers_of
 from openvse.runtime.model import EXPORT, is_export, load_embedder
-from openvse.scoring.calibration import read_arrays, read_calibration
+from openvse.scoring.calibration import read_calibration
+from openvse.scoring.hubs import read_arrays
 from openvse.search.engine import SearchEngine
 from openvse.search.exact import as_arrays
 from openvse.search.provided import DESCRIBER, MODEL_OF_NAMES, MODEL_SIZE

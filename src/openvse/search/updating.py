@@ -23,7 +23,7 @@ from openvse.media.text_reading import TextReader, open_reader
 from openvse.pipeline import WorkProgress
 from openvse.runtime.beside import Towers, remove_other_towers
 from openvse.runtime.model import load_embedder
-from openvse.search.catalogue import update_bank
+from openvse.search.bank import update_bank
 from openvse.search.provided import STORED_FEATURES, TOWERS
 from openvse.stores.following import EngineReport, plan_engine
 

@@ -18,7 +18,7 @@ from openvse.indexing.manifest import MANIFEST, read_manifest
 from openvse.media.names import escaped
 from openvse.media.segments import file_of
 from openvse.media.text_reading import TextLine
-from openvse.scoring.calibration import BANK
+from openvse.scoring.hubs import BANK
 from openvse.search import Answer, Hit, SearchEngine
 from openvse.search.hits import FILE_KEYS, JUDGEMENTS, Judgements, uncertainty_of
 from openvse.search.provided import Teaches
