@@ -65,9 +65,10 @@ def _positions(projection: Projection) -> None:
 
 def _hidden(augmentation: Augmentation) -> None:
     require(torch.equal(augmentation.eval()(_MASK), _MASK), "it hides features in evaluation")
+    boxes = torch.rand(*_MASK.shape, 4, generator=torch.Generator().manual_seed(0))
     for seed in range(20):
         torch.manual_seed(seed)
-        kept = augmentation.train()(_MASK)
+        kept = augmentation.train()(_MASK, boxes if seed % 2 else None)
         require(not bool((kept & ~_MASK).any()), "it keeps features that do not exist")
         require(bool(kept.any(dim=1).all()), "an item keeps no feature: use keep_at_least_one")
 

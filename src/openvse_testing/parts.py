@@ -106,7 +106,18 @@ def _gradient(similarity: Similarity) -> None:
         require(bool(gradient.any()), f"the gradient of the {side} is 0")
 
 
-SIMILARITY_PROMISES = (_blocks, _pairs, _cosine, _indexable, _masked, _gradient)
+def _attention(similarity: Similarity) -> None:
+    rows, columns = torch.tensor([0, 6, 3]), torch.tensor([4, 0, 1])
+    images, texts = _embeddings(7, 3, 0), _embeddings(5, 2, 1)
+    weights = similarity.attended(images, texts, rows, columns)
+    says = f"attends is {similarity.attends}, but attended() returns {'weights' if weights else 'none'}"
+    require((weights is not None) is similarity.attends, says)
+    for each, mask in zip(weights or (), (images.mask[rows], texts.mask[columns]), strict=False):
+        total = each.masked_fill(~mask.unsqueeze(1), 0.0).sum(dim=-1)
+        require_close(total, torch.ones_like(total), "the weights of the embeddings that exist do not add up to 1")
+
+
+SIMILARITY_PROMISES = (_blocks, _pairs, _cosine, _indexable, _masked, _gradient, _attention)
 
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,11 @@ from openvse_testing import check_part
         ("aggregator", "blocks", {"pool": "k_max", "projection": "residual_mlp"}),
         ("aggregator", "blocks", {"num_views": 2, "share": 0.6, "class_token": True, "layer_norm": True}),
         ("objective_term", "cross_correlation", {"num_views": 3}),
+        ("objective_term", "local_contrast", {"miner": "all"}),
+        ("objective_term", "attended_share", {}),
+        ("augmentation", "around", {"share": 0.4}),
+        ("similarity", "patch_slimming", {"num_patches": 9}),
+        ("similarity", "patch_slimming", {"num_patches": 9, "keep": 0.3, "class_token": True}),
         ("recipes", recipes, {}),
     ],
 )
@@ -111,17 +117,17 @@ def test_blocks_are_pieces_of_each_unit_view() -> None:
 
 
 def test_cross_correlation_equals_a_loop() -> None:
-    residual = torch.randn(3, 4, 2, dtype=torch.float64)
-    left, right = residual[:, :2].flatten(1), residual[:, 2:].flatten(1)
+    blocks = torch.randn(3, 4, 2, dtype=torch.float64)
+    left, right = blocks[:, :2].flatten(1), blocks[:, 2:].flatten(1)
     expected = torch.zeros((), dtype=torch.float64)
     for d in range(4):
         for e in range(4):
             c = left[:, d] @ right[:, e] / (left[:, d].norm() * right[:, e].norm() * 3)
             expected += (c - 1) ** 2 if d == e else 0.0051 * c**2
-    sides = EmbeddingSet.full(residual, residual), EmbeddingSet.full(residual)
+    sides = replace(EmbeddingSet.full(normalize(blocks, dim=-1)), unscaled=blocks), EmbeddingSet.full(blocks)
     batch = ScoredBatch(torch.zeros(3, 3), torch.eye(3, dtype=torch.bool), *sides)
     torch.testing.assert_close(CrossCorrelation()(batch), expected)
-    with pytest.raises(RecipeError, match="an image has 4 residual"):
+    with pytest.raises(RecipeError, match="an image has 4 embedding"):
         CrossCorrelation(num_views=3)(batch)
 
 

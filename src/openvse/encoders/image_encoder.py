@@ -96,7 +96,8 @@ class ImageEncoder(Encoder):
             raise ModelError("an image has no local features: leave it out, or give a mask with at least one")
         if self.training and self.fine_tune:
             raise ModelError("fine_tune needs images, not stored features: set fine_tune=false or drop the store")
-        return Features(inputs.values.to(next(self.parameters(), torch.empty(0)).dtype), inputs.mask)
+        local = inputs.values.to(next(self.parameters(), torch.empty(0)).dtype)
+        return Features(local, inputs.mask, boxes=inputs.boxes)
 
     def forward(self, inputs: Inputs) -> Features:
         """Encode pixels or stored features. See ``local_features`` for the inputs."""
@@ -104,7 +105,7 @@ class ImageEncoder(Encoder):
         raw, real = seen.local, seen.mask
         if self.backbone.frame_limit is not None:
             raw, real = self.backbone.frame_limit(raw, real, random=self.training)
-        mask = self.augmentation(real)
+        mask = self.augmentation(real, self._boxes(seen) if self.training else None)
         if self.backbone.class_token:
             mask = moved(torch.cat([on_cpu(real)[:, :1], on_cpu(mask)[:, 1:]], dim=1), mask.device)
         if self.training and self.augmentation.removes:
@@ -115,6 +116,13 @@ class ImageEncoder(Encoder):
             tokens = slice(0, 1) if self.backbone.class_token else slice(None)
             pooled = self.global_projection(raw[:, tokens], mask[:, tokens])
         return Features(self.projection(raw, mask), mask, pooled, middle=middle)
+
+    def _boxes(self, seen: Features) -> Float[Tensor, "B N 4"] | None:
+        """Return the places of raw features: their boxes, or the cells of a grid that covers the image."""
+        if seen.boxes is not None or not self.backbone.covers_image:
+            return seen.boxes
+        cells = grid_cells(seen.local.shape[1])
+        return None if cells is None else cells.expand(len(seen.local), -1, -1)
 
     def save_assets(self, folder: Path) -> None:
         self.backbone.save_assets(folder)

@@ -374,11 +374,12 @@ class FeatureStore:
         )
 
     def gather(self, positions: Int[np.ndarray, "B"]) -> Inputs:
-        """Read items from disk: ``float32 [B, N, C]``, padded with zeros to the longest item, and the mask.
+        """Read items from disk: ``float32 [B, N, C]``, padded with zeros to the longest item, mask and boxes.
 
         Raise StoreError if the file has become shorter since the store was opened.
         """
-        return as_inputs(self._read(FEATURES, positions), self.lengths[positions])
+        inputs = as_inputs(self._read(FEATURES, positions), self.lengths[positions])
+        return replace(inputs, boxes=self.boxes(positions)) if self.has_boxes else inputs
 
     def boxes(self, positions: Int[np.ndarray, "B"]) -> Float[Tensor, "B N 4"]:
         """Read left, top, right and bottom of each feature as fractions of the image's sides, padded with zeros.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -44,7 +44,12 @@ class Tower(nn.Module, Generic[EncoderT]):
     Args:
         encoder: the part that turns Inputs into Features.
         aggregator: the part that turns Features into an EmbeddingSet.
+
+    Attributes:
+        shows: what embeddings in training have besides (``EmbeddingSet.local`` and ``unscaled``), by name.
     """
+
+    shows: Collection[str] = ()
 
     def __init__(self, encoder: EncoderT, aggregator: Aggregator) -> None:
         super().__init__()
@@ -53,7 +58,11 @@ class Tower(nn.Module, Generic[EncoderT]):
 
     def forward(self, inputs: Inputs) -> EmbeddingSet:
         """Embed a batch: ``vectors [B, K, D]``, of length 1 unless the aggregator sets ``unit_length`` to False."""
-        embedded: EmbeddingSet = self.aggregator(self.encoder(inputs))
+        features = self.encoder(inputs)
+        embedded: EmbeddingSet = self.aggregator(features)
+        if self.shows and self.training:
+            behind = {"unscaled": embedded.vectors, "local": EmbeddingSet(features.local, features.mask)}
+            embedded = replace(embedded, **{name: behind[name] for name in self.shows})
         finish = normalize if self.aggregator.unit_length else at_least_single
         return replace(embedded, vectors=finish(embedded.vectors))
 

@@ -116,6 +116,11 @@ def _check_fit(term: Term, who: str, recipe: RetrievalRecipe, model: TwoTower) -
         raise RecipeError(
             f"{who} reconstructs the sources of codes: set image.aggregator and text.aggregator to autoencoder"
         )
+    if term.needs_attended and not model.similarity.attends:
+        raise RecipeError(
+            f"{who} reads what a pair attends to, but similarity {recipe.similarity.name} does not attend: set "
+            f"similarity: {{name: fused, fusion: score_attention}}, with tokens on both sides, or remove the term"
+        )
     if term.scores_views and not image.fixed_k:
         raise RecipeError(
             f"{who} needs the same number of embeddings for every image, but image.aggregator "

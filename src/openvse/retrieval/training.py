@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -110,7 +111,8 @@ class RetrievalTask(Task[Batch]):
         objective, batch = self.objectives[phase], batch.copied(self.recipe.data.copies)
         images, texts = wrapped(batch.images, batch.texts)
         images, texts, positives = gather_batch(images, texts, batch.positives, batch.image_keys, batch.partners)
-        scored = ScoredBatch(self.model.similarity(images, texts), positives, images, texts)
+        scores, attended = self.model.similarity(images, texts), partial(self.model.similarity.attended, images, texts)
+        scored = ScoredBatch(scores, positives, images, texts, attended)
         return Step(
             objective(scored),
             batch.description,
@@ -221,6 +223,9 @@ def build_run(recipe: RetrievalRecipe, corpus: Corpus, start: Start | None = Non
     """Build the model of a recipe and the objective of each phase. Refuse parts and data that do not fit together."""
     model = build_model(recipe, captions=corpus.split("train").captions, seed=recipe.seed, start=start)
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
+    terms = [term for objective in objectives for term in objective.terms.values()]
+    shows = [name for name in ("local", "unscaled") if any(getattr(term, f"needs_{name}") for term in terms)]
+    model.image.shows = model.text.shows = shows
     check_stores(recipe, corpus, model.image.encoder, model.text.encoder)
     _set_chunks(model, recipe.training.chunk_size)
     return model, objectives

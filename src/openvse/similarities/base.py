@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from openvse.errors import ModelError
 from openvse.registry import Configured
-from openvse.types import EmbeddingSet
+from openvse.types import EmbeddingSet, Weights
 
 
 class Similarity(Configured, nn.Module, ABC):
@@ -34,6 +34,7 @@ class Similarity(Configured, nn.Module, ABC):
         is_cosine: True when the score of two items with one embedding each is their cosine. An option may decide it.
         reads_unit_vectors: True when the similarity compares only embeddings of unit length.
         reads_gaussians: True when the embeddings must be distributions (``Aggregator.yields_gaussian``).
+        attends: True when it weighs the embeddings of both sides for each pair, which ``attended`` shows.
     """
 
     indexable: ClassVar[bool] = False
@@ -41,6 +42,7 @@ class Similarity(Configured, nn.Module, ABC):
     is_cosine: bool = True
     reads_unit_vectors: ClassVar[bool] = True
     reads_gaussians: ClassVar[bool] = False
+    attends: bool = False
 
     _place: Tensor
 
@@ -85,6 +87,15 @@ class Similarity(Configured, nn.Module, ABC):
         self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
     ) -> Float[Tensor, "P"]:
         """Score some pairs without a gradient: image ``rows[p]`` with text ``columns[p]``."""
+
+    def attended(
+        self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+    ) -> Weights | None:
+        """Return the weight of each embedding in the k comparisons of some pairs, which sum to 1, with a gradient.
+
+        None if it weighs none. Memory holds these pairs.
+        """
+        return None
 
 
 def score_blocks(

@@ -13,10 +13,10 @@ from torch.autograd.function import once_differentiable
 
 from openvse.errors import RecipeError
 from openvse.functional import MASKED, best_of_pairs, best_of_sets, set_max_scores
-from openvse.fusion.base import Fusion, ScoreAttentionFusion, score_listed, score_pairs
+from openvse.fusion.base import Fusion, Reduced, ScoreAttentionFusion, score_listed, score_pairs
 from openvse.registry import Maker
 from openvse.similarities.base import Similarity, slices
-from openvse.types import EmbeddingSet
+from openvse.types import EmbeddingSet, Weights
 
 
 class SetMax(Similarity):
@@ -220,6 +220,7 @@ class Fused(Similarity):
     def __init__(self, *, embed_dim: int, fusion: Maker[Fusion] = ScoreAttentionFusion) -> None:
         super().__init__()
         self.fusion = fusion(embed_dim=embed_dim)
+        self.attends = self.fusion.attends
 
     def forward(self, images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "I T"]:
         """Score all pairs. See ``score_pairs`` for time and memory."""
@@ -230,3 +231,10 @@ class Fused(Similarity):
     ) -> Float[Tensor, "P"]:
         """Score some pairs. Each image and each text is prepared once."""
         return score_listed(self.fusion, *self.fusion.prepare(images, texts), rows, columns)
+
+    def attended(
+        self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+    ) -> Weights | None:
+        of_images, of_texts = self.fusion.prepare(images, texts)
+        reduced: Reduced = self.fusion(of_images[rows], of_texts[columns])
+        return reduced.weights

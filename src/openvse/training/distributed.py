@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Bool, Int
 from torch import Tensor
-from torch.nn import functional as F
 
-from openvse.types import EmbeddingSet
+from openvse.types import EmbeddingSet, widened
 
 
 def gather_batch(
@@ -44,24 +44,16 @@ def gather_batch(
 
 
 def _gather_set(embedded: EmbeddingSet) -> EmbeddingSet:
-    embedded = _widened(embedded)
-    return embedded.map(_gather_rows)
+    return _widened(embedded).map(_gather_rows)
 
 
 def _widened(embedded: EmbeddingSet) -> EmbeddingSet:
     """Pad to the largest number of embeddings per item in any process, because gathering needs equal shapes."""
     most = torch.tensor([embedded.mask.shape[1]], device=embedded.mask.device)
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
-    missing = int(most) - embedded.mask.shape[1]
-    if not missing:
-        return embedded
-    residual = embedded.residual
-    return EmbeddingSet(
-        F.pad(embedded.vectors, (0, 0, 0, missing)),
-        F.pad(embedded.mask, (0, missing)),
-        None if residual is None else F.pad(residual, (0, 0, 0, missing)),
-        embedded.source,
-    )
+    source, local = embedded.source, embedded.local
+    wide = replace(embedded, source=None, local=None).map(lambda each: widened(each, int(most)))
+    return replace(wide, source=source, local=None if local is None else _widened(local))
 
 
 def _gather_rows(rows: Tensor) -> Tensor:
