@@ -1,4 +1,4 @@
-"""The packages of "Publish a method", and of CHAN and AVSE, are built, installed, tested and trained from."""
+"""The packages of "Publish a method", and of CHAN, AVSE and LAPS, are built, installed, tested and trained from."""
 
 from __future__ import annotations
 
