@@ -256,11 +256,11 @@ class EmbeddingSet(Movable):
             elif name == "local":
                 joined[name] = EmbeddingSet.concatenate(each)
             else:
-                joined[name] = torch.cat(each if name == "source" else [widened(tensor, most) for tensor in each])
+                joined[name] = torch.cat(each if name == "source" else [with_places(tensor, most) for tensor in each])
         return EmbeddingSet(**joined)
 
 
-def widened(tensor: Shaped[Tensor, "B K *_"], most: int) -> Shaped[Tensor, "B M *_"]:
+def with_places(tensor: Shaped[Tensor, "B K *_"], most: int) -> Shaped[Tensor, "B M *_"]:
     """Pad the second axis of a tensor with zeros."""
     return F.pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, most - tensor.shape[1]))
 
@@ -326,13 +326,8 @@ class QuestionBatch(Movable):
     description: str = ""
 
 
-Weights: TypeAlias = tuple[Float[Tensor, "P k N"], Float[Tensor, "P k M"]]
+PairWeights: TypeAlias = tuple[Float[Tensor, "P k N"], Float[Tensor, "P k M"]]
 """The weight of each embedding of the image, and of the text, in the k vectors of P pairs."""
-
-
-def no_weights(rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]) -> Weights | None:
-    """Return None, because a similarity without attention has no weights."""
-    return None
 
 
 @dataclass(frozen=True)
@@ -340,14 +335,14 @@ class ScoredBatch:
     """The input of an objective: the score matrix, which pairs are positive, and the embeddings behind the scores.
 
     Attributes:
-        attended: ``Similarity.attended`` of these embeddings. It takes the rows and the columns of some pairs.
+        attended: ``Similarity.attended`` of these embeddings, for the rows and the columns of some pairs.
     """
 
     scores: Float[Tensor, "I T"]
     positives: Bool[Tensor, "I T"]
     images: EmbeddingSet
     texts: EmbeddingSet
-    attended: Callable[[Int[Tensor, "P"], Int[Tensor, "P"]], Weights | None] = no_weights
+    attended: Callable[[Int[Tensor, "P"], Int[Tensor, "P"]], PairWeights | None] = lambda rows, columns: None
 
 
 @dataclass(frozen=True)

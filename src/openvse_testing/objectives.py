@@ -12,7 +12,7 @@ from torch import Tensor
 from openvse.functional import masked_softmax, normalize, set_max_scores
 from openvse.objectives import Criterion, Miner, Term
 from openvse.objectives.base import Objective
-from openvse.types import EmbeddingSet, ScoredBatch, Weights
+from openvse.types import EmbeddingSet, PairWeights, ScoredBatch
 from openvse_testing.contract import require, require_close
 
 WIDTH = 5
@@ -145,7 +145,7 @@ def _scored(images: EmbeddingSet, texts: EmbeddingSet, positives: Tensor) -> Sco
     return ScoredBatch(set_max_scores(images, texts), positives, images, texts, partial(_attended, images, texts))
 
 
-def _attended(images: EmbeddingSet, texts: EmbeddingSet, rows: Tensor, columns: Tensor) -> Weights:
+def _attended(images: EmbeddingSet, texts: EmbeddingSet, rows: Tensor, columns: Tensor) -> PairWeights:
     """Weigh by the softmax of the cosines with the first embedding of the partner."""
     some, others = images[rows], texts[columns]
     of_images = masked_softmax(others.vectors[:, :1] @ some.vectors.mT, some.mask.unsqueeze(1))

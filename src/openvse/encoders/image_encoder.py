@@ -105,7 +105,7 @@ class ImageEncoder(Encoder):
         raw, real = seen.local, seen.mask
         if self.backbone.frame_limit is not None:
             raw, real = self.backbone.frame_limit(raw, real, random=self.training)
-        mask = self.augmentation(real, self._boxes(seen) if self.training else None)
+        mask = self.augmentation(real, self.places(seen) if self.training else None)
         if self.backbone.class_token:
             mask = moved(torch.cat([on_cpu(real)[:, :1], on_cpu(mask)[:, 1:]], dim=1), mask.device)
         if self.training and self.augmentation.removes:
@@ -117,7 +117,7 @@ class ImageEncoder(Encoder):
             pooled = self.global_projection(raw[:, tokens], mask[:, tokens])
         return Features(self.projection(raw, mask), mask, pooled, middle=middle)
 
-    def _boxes(self, seen: Features) -> Float[Tensor, "B N 4"] | None:
+    def places(self, seen: Features) -> Float[Tensor, "B N 4"] | None:
         """Return the places of raw features: their boxes, or the cells of a grid that covers the image."""
         if seen.boxes is not None or not self.backbone.covers_image:
             return seen.boxes
@@ -145,10 +145,8 @@ def locate(encoder: ImageEncoder, images: Inputs) -> Located:
     if images.mask is not None:  # a clip
         return Located(images, None, False)
     seen = encoder.local_features(images)
-    raw = Inputs(seen.local, seen.mask)
-    if seen.boxes is not None:
-        return Located(raw, seen.boxes[0].cpu(), False)
-    return Located(raw, grid_cells(seen.local.shape[1]) if encoder.backbone.covers_image else None, True)
+    boxes = encoder.places(seen)
+    return Located(Inputs(seen.local, seen.mask), None if boxes is None else boxes[0].cpu(), seen.boxes is None)
 
 
 def grid_cells(count: int) -> Float[Tensor, "N 4"] | None:

@@ -21,7 +21,7 @@ from openvse.errors import RecipeError
 from openvse.functional import normalize
 from openvse.layers.attention import Attention, AttentionScores, checked_dropout
 from openvse.registry import Configured, Maker
-from openvse.types import EmbeddingSet, Features, Weights
+from openvse.types import EmbeddingSet, Features, PairWeights
 
 LAYERS = 2
 """The number of attention layers on each side of a pair: cross-attention, then self-attention."""
@@ -62,7 +62,7 @@ class Reduced(NamedTuple):
 
     image: Float[Tensor, "P k D"]
     text: Float[Tensor, "P k D"]
-    weights: Weights | None = None
+    weights: PairWeights | None = None
 
 
 @runtime_checkable

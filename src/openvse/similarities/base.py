@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from openvse.errors import ModelError
 from openvse.registry import Configured
-from openvse.types import EmbeddingSet, Weights
+from openvse.types import EmbeddingSet, PairWeights
 
 
 class Similarity(Configured, nn.Module, ABC):
@@ -90,7 +90,7 @@ class Similarity(Configured, nn.Module, ABC):
 
     def attended(
         self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
-    ) -> Weights | None:
+    ) -> PairWeights | None:
         """Return the weight of each embedding in the k comparisons of some pairs, which sum to 1, with a gradient.
 
         None if it weighs none. Memory holds these pairs.

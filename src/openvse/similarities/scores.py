@@ -16,7 +16,7 @@ from openvse.functional import MASKED, best_of_pairs, best_of_sets, set_max_scor
 from openvse.fusion.base import Fusion, Reduced, ScoreAttentionFusion, score_listed, score_pairs
 from openvse.registry import Maker
 from openvse.similarities.base import Similarity, slices
-from openvse.types import EmbeddingSet, Weights
+from openvse.types import EmbeddingSet, PairWeights
 
 
 class SetMax(Similarity):
@@ -234,7 +234,7 @@ class Fused(Similarity):
 
     def attended(
         self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
-    ) -> Weights | None:
+    ) -> PairWeights | None:
         of_images, of_texts = self.fusion.prepare(images, texts)
         reduced: Reduced = self.fusion(of_images[rows], of_texts[columns])
         return reduced.weights

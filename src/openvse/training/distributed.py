@@ -10,7 +10,7 @@ import torch.distributed as dist
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from openvse.types import EmbeddingSet, widened
+from openvse.types import EmbeddingSet, with_places
 
 
 def gather_batch(
@@ -52,7 +52,7 @@ def _widened(embedded: EmbeddingSet) -> EmbeddingSet:
     most = torch.tensor([embedded.mask.shape[1]], device=embedded.mask.device)
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
     source, local = embedded.source, embedded.local
-    wide = replace(embedded, source=None, local=None).map(lambda each: widened(each, int(most)))
+    wide = replace(embedded, source=None, local=None).map(lambda each: with_places(each, int(most)))
     return replace(wide, source=source, local=None if local is None else _widened(local))
 
 

@@ -14,7 +14,7 @@ from openvse.functional import MASKED, keep_at_least_one, masked_mean, masked_so
 from openvse.fusion.base import Prepared, score_listed, score_pairs
 from openvse.objectives import Term
 from openvse.similarities import Similarity
-from openvse.types import EmbeddingSet, ScoredBatch, Weights
+from openvse.types import EmbeddingSet, PairWeights, ScoredBatch
 
 _HIDDEN = 0.2  # the width of the hidden layer that merges, as a share of D
 _SLOPE = 0.1  # of negative cosines
@@ -104,7 +104,7 @@ class PatchSlimming(Similarity):
 
     def attended(
         self, images: EmbeddingSet, texts: EmbeddingSet, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
-    ) -> Weights:
+    ) -> PairWeights:
         """Return equal weights for the chosen patches, without a gradient, and for the words of some pairs."""
         of_images, of_texts = self.prepare(images, texts)
         some = of_texts[columns]
