@@ -20,7 +20,7 @@ from openvse.fusion import Fusion, ScoreAttentionFusion
 from openvse.fusion.base import score_pairs
 from openvse.objectives import Contrast, Hardest, Hinge
 from openvse.similarities import Fused
-from openvse.similarities.base import score_blocks
+from openvse.similarities.scores import score_blocks
 from openvse.types import EmbeddingSet, ScoredBatch
 
 CELLS, WORDS = 49, 14

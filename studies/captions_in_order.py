@@ -35,7 +35,7 @@ from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.report import Report
 from openvse.retrieval.build import build_model
 from openvse.retrieval.closed_form import NOISE_FLOOR, LinearMaps, described_by
-from openvse.retrieval.recipe import RetrievalRecipe
+from openvse.retrieval.kind import RetrievalRecipe
 from openvse.specs.load import read_recipe, validated
 from openvse.teaching.choosing import main_directions, next_images
 

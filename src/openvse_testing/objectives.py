@@ -129,7 +129,7 @@ def _vectors(images: int = 4, texts: int = 6, k: int = 3) -> list[Tensor]:
 
 def _batch(vectors: list[Tensor], text_mask: Tensor | None = None) -> ScoredBatch:
     """Score with set_max. The i-th text belongs to the i-th image, modulo their number."""
-    images, texts = _side(*vectors[:2]), _side(*vectors[2:], text_mask)
+    images, texts = _side(vectors[0], vectors[1]), _side(vectors[2], vectors[3], text_mask)
     owners = torch.arange(len(texts)) % len(images)
     return _scored(images, texts, owners == torch.arange(len(images)).unsqueeze(1))
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from openvse.backbones import Backbone
 from openvse.backbones.base import cell_boxes
 from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
-from openvse.encoders.base import Encoder
-from openvse.encoders.projections import PROJECTIONS, GlobalVector, Projection
+from openvse.encoders.projections import PROJECTIONS, Encoder, GlobalVector, Projection
 from openvse.errors import ModelError
 from openvse.functional import compact
 from openvse.kernels import is_traced

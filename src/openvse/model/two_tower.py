@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from openvse.aggregators import Aggregator
 from openvse.assembly.parts import describe_part, describe_tower, joint_width
 from openvse.encoders import ImageEncoder, TextEncoder
-from openvse.encoders.base import Encoder
+from openvse.encoders.projections import Encoder
 from openvse.errors import DataError, ModelError
 from openvse.files import several
 from openvse.functional import at_least_single, computes_bf16, normalize, pad
@@ -61,8 +61,9 @@ class Tower(nn.Module, Generic[EncoderT]):
         features = self.encoder(inputs)
         embedded: EmbeddingSet = self.aggregator(features)
         if self.shows and self.training:
-            behind = {"unscaled": embedded.vectors, "local": EmbeddingSet(features.local, features.mask)}
-            embedded = replace(embedded, **{name: behind[name] for name in self.shows})
+            unscaled = embedded.vectors if "unscaled" in self.shows else None
+            local = EmbeddingSet(features.local, features.mask) if "local" in self.shows else None
+            embedded = replace(embedded, unscaled=unscaled, local=local)
         finish = normalize if self.aggregator.unit_length else at_least_single
         return replace(embedded, vectors=finish(embedded.vectors))
 

@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from openvse.batches.loaders import as_it_is, ready_for
 from openvse.batches.pairs import EpochBatches, PairsOfImages
-from openvse.corpus.identity import SplitData
-from openvse.corpus.trained_on import Seen
+from openvse.corpus.trained_on import Seen, SplitData
 from openvse.errors import TrainingError
 from openvse.model.base import Model
 from openvse.model.start import Start

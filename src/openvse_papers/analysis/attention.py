@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from openvse.aggregators import GPO
-from openvse.aggregators.base import Attends
 from openvse.aggregators.learned import FSPool
+from openvse.aggregators.simple import Attends
 from openvse.batches.loaders import own_features, with_features
 from openvse.corpus import Corpus
 from openvse.encoders.image_encoder import Located, locate

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from openvse.aggregators import GPO, Aggregator
-from openvse.aggregators.base import require_single_vectors
+from openvse.aggregators.simple import require_single_vectors
 from openvse.encoders.augmentations import Augmentation
 from openvse.encoders.projections import LinearProjection, Projection
 from openvse.errors import RecipeError
@@ -156,7 +156,7 @@ class Around(Augmentation):
         return mask
 
     def hide_at(self, mask: Bool[Tensor, "B N"], boxes: Float[Tensor, "B N 4"]) -> Bool[Tensor, "B N"]:
-        places = on_cpu(boxes).unflatten(2, (2, 2)).mean(dim=2)
+        places = on_cpu(boxes).view(*boxes.shape[:2], 2, 2).mean(dim=2)
         drawn = torch.rand(mask.shape).masked_fill(~mask, -1.0).argmax(dim=1)
         distance = (places - places[torch.arange(len(mask)), drawn].unsqueeze(1)).norm(dim=-1)
         rank = distance.masked_fill(~mask, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)

@@ -18,7 +18,7 @@ from openvse.layers.attention import check_heads, xavier_linear
 from openvse.objectives import Criterion, Miner
 from openvse.objectives.base import RankingTerm
 from openvse.similarities import Similarity
-from openvse.similarities.base import slices
+from openvse.similarities.scores import slices
 from openvse.types import EmbeddingSet, ScoredBatch
 
 _PRODUCTS = 1 << 24  # inner products in memory at a time, 64 MiB: smaller tiles cost time

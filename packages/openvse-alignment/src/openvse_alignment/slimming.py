@@ -115,7 +115,7 @@ class PatchSlimming(Similarity):
     def _parts(self, images: Prepared) -> tuple[Tensor, ...]:
         """Return the patches, their J logits and their own part of the significance."""
         features = images.features[:, 0]
-        return features.split([self.embed_dim, features.shape[-1] - self.embed_dim - 1, 1], dim=-1)
+        return features[..., : self.embed_dim], features[..., self.embed_dim : -1], features[..., -1:]
 
     def _patches(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
         """Return the mask without the class token."""

@@ -14,8 +14,7 @@ from openvse.cli.options import Out, Overwrite, RunDevice, StartModel, Threads, 
 from openvse.cli.progress import bar, counted, going_on, note, voice
 from openvse.indexing.manifest import MANIFEST
 from openvse.train_cli.completion import complete_override, complete_recipe
-from openvse.train_cli.launching import launch, leads, leave
-from openvse.train_cli.training_bar import TrainingBar
+from openvse.train_cli.launching import TrainingBar, launch, leads, leave
 from openvse.training.records import Silent
 
 if TYPE_CHECKING:
