@@ -16,11 +16,11 @@ from torch import Tensor
 
 from _measure import environment, median_times, peak_memory, table
 from openvse.functional import position_mask
-from openvse.fusion import Fusion, ScoreAttentionFusion, base
+from openvse.fusion import Fusion, ScoreAttentionFusion
 from openvse.fusion.base import score_pairs
 from openvse.objectives import Contrast, Hardest, Hinge
 from openvse.similarities import Fused
-from openvse.similarities.base import score_blocks
+from openvse.similarities.scores import score_blocks
 from openvse.types import EmbeddingSet, ScoredBatch
 
 CELLS, WORDS = 49, 14
@@ -70,7 +70,7 @@ def whole_graph(fusion: Fusion, images: EmbeddingSet, texts: EmbeddingSet) -> Te
     prepared = fusion.prepare(images, texts)
     rows = torch.arange(len(images)).repeat_interleave(len(texts))
     columns = torch.arange(len(texts)).repeat(len(images))
-    scores = base._cosines(fusion, prepared[0][rows], prepared[1][columns])
+    scores = fusion.score(prepared[0][rows], prepared[1][columns])
     return scores.view(len(images), len(texts))
 
 

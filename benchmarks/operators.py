@@ -61,7 +61,7 @@ class Step:
         """Count an operator."""
         files = [frame.filename for frame in traceback.extract_stack()]
         sent = 0 if name != "_to_copy" or isinstance(args[0], emulated.Emulated) else args[0].nbytes
-        if sent and any(file.endswith("batches/loaders.py") for file in files):
+        if sent and any(file.endswith("batches/pairs.py") for file in files):
             self.ahead.append(sent)
             return
         if not self.counts or name in FREE:

@@ -34,7 +34,7 @@ from openvse.datasets import open_corpus
 from openvse.evaluation.report import Report, evaluate_sets
 from openvse.retrieval.build import build_model
 from openvse.retrieval.closed_form import NOISE_FLOOR, LinearMaps, described_by
-from openvse.retrieval.recipe import RetrievalRecipe
+from openvse.retrieval.kind import RetrievalRecipe
 from openvse.specs.load import read_recipe, validated
 from openvse.teaching.choosing import main_directions, next_images
 

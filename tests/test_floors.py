@@ -205,7 +205,7 @@ def test_the_checker_sees_every_kind_of_import() -> None:
     failures = Failures()
     for room, source, expected in [
         ("aggregators", "from openvse.types import Features", []),
-        ("aggregators", "from openvse.aggregators.base import Pooling", []),
+        ("aggregators", "from openvse.aggregators.simple import Pooling", []),
         ("aggregators", "from openvse.encoders import Encoder", ["encoders"]),
         ("aggregators", "import openvse.model.two_tower", ["model"]),
         ("aggregators", "def late():\n    from openvse.training import fit", ["training"]),

@@ -126,10 +126,12 @@ class Inputs(Movable):
             or pixels ``float [B, 3, H, W]`` (``float [B, N, 3, H, W]`` if an item consists of several images), which
             for a GPU are levels ``uint8`` (``LevelBackbone``).
         mask: ``bool [B, N]``, or None for pixels, for which the encoder determines N.
+        boxes: the boxes of stored local features, as in ``Features``, if the store has them.
     """
 
     values: Tensor
     mask: Bool[Tensor, "B N"] | None
+    boxes: Float[Tensor, "B N 4"] | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -188,12 +190,16 @@ class EmbeddingSet(Movable):
         mask: ``[B, K]``, True where the embedding exists.
         residual: ``[B, K, R]``, the part that PVSE's diversity term acts on, or the code of an autoencoder.
         source: ``[B, S]``, the vector from which an autoencoder made the code.
+        unscaled: ``vectors`` before a Tower scaled them. Only in training, if a term needs them.
+        local: the local features, as a set of their own. Only in training, if a term needs them.
     """
 
     vectors: Float[Tensor, "B K D"]
     mask: Bool[Tensor, "B K"]
     residual: Float[Tensor, "B K R"] | None = None
     source: Float[Tensor, "B S"] | None = None
+    unscaled: Float[Tensor, "B K D"] | None = None
+    local: EmbeddingSet | None = None
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -241,20 +247,23 @@ class EmbeddingSet(Movable):
 
     @staticmethod
     def concatenate(parts: Sequence[EmbeddingSet]) -> EmbeddingSet:
-        """Join sets with the same D. Smaller K are padded. Residual and source are kept if every part has them."""
+        """Join sets with the same D. Smaller K are padded. What may be None is kept if every part has it."""
         most = max(part.mask.shape[1] for part in parts)
+        joined: dict[str, Any] = {}
+        for name in (field.name for field in fields(EmbeddingSet)):
+            each = [value for part in parts if (value := getattr(part, name)) is not None]
+            if len(each) < len(parts):
+                joined[name] = None
+            elif name == "local":
+                joined[name] = EmbeddingSet.concatenate(each)
+            else:
+                joined[name] = torch.cat(each if name == "source" else [with_places(tensor, most) for tensor in each])
+        return EmbeddingSet(**joined)
 
-        def widen(tensors: list[Tensor]) -> Tensor:
-            return torch.cat([F.pad(t, (0, 0) * (t.dim() - 2) + (0, most - t.shape[1])) for t in tensors])
 
-        residuals = [part.residual for part in parts if part.residual is not None]
-        sources = [part.source for part in parts if part.source is not None]
-        return EmbeddingSet(
-            widen([part.vectors for part in parts]),
-            widen([part.mask for part in parts]),
-            widen(residuals) if len(residuals) == len(parts) else None,
-            torch.cat(sources) if len(sources) == len(parts) else None,
-        )
+def with_places(tensor: Shaped[Tensor, "B K *_"], most: int) -> Shaped[Tensor, "B M *_"]:
+    """Pad the second axis of a tensor with zeros."""
+    return F.pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, most - tensor.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -318,14 +327,23 @@ class QuestionBatch(Movable):
     description: str = ""
 
 
+PairWeights: TypeAlias = tuple[Float[Tensor, "P k N"], Float[Tensor, "P k M"]]
+"""The weight of each embedding of the image, and of the text, in the k vectors of P pairs."""
+
+
 @dataclass(frozen=True)
 class ScoredBatch:
-    """The input of an objective: the score matrix, which pairs are positive, and the embeddings behind the scores."""
+    """The input of an objective: the score matrix, which pairs are positive, and the embeddings behind the scores.
+
+    Attributes:
+        attended: ``Similarity.attended`` of these embeddings, for the rows and the columns of some pairs.
+    """
 
     scores: Float[Tensor, "I T"]
     positives: Bool[Tensor, "I T"]
     images: EmbeddingSet
     texts: EmbeddingSet
+    attended: Callable[[Int[Tensor, "P"], Int[Tensor, "P"]], PairWeights | None] = lambda rows, columns: None
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from openvse.files import refuse_there, whole_characters, write_page
 from openvse.media.names import names_image
 from openvse.output.figures import import_figure
 from openvse.train_cli.completion import complete_override, complete_recipe
-from openvse.train_cli.training_bar import TrainingBar
+from openvse.train_cli.launching import TrainingBar
 
 if TYPE_CHECKING:
     from openvse.training.kind import Request

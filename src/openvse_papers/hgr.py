@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from openvse.aggregators.base import Aggregator, require_same_width
 from openvse.aggregators.learned import AttentionPool
+from openvse.aggregators.simple import Aggregator, require_same_width
 from openvse.encoders.words_encoder import GRUStart, WordsEncoder, opened_text
 from openvse.errors import DataError, ModelError, RecipeError, decoded_text, importing
 from openvse.files import parse_json
@@ -25,7 +25,7 @@ from openvse.functional import MASKED, normalize, places_of
 from openvse.layers.attention import checked_dropout
 from openvse.layers.recurrence import packed_gru
 from openvse.registry import Maker
-from openvse.similarities.base import Similarity, slices
+from openvse.similarities.scores import Similarity, slices
 from openvse.tokenization.vocabulary import UNKNOWN, split_words
 from openvse.types import EmbeddingSet, Features, Graph, Inputs, moved, on_cpu
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from openvse.functional import normalize, set_max_scores
+from openvse.functional import masked_softmax, normalize, set_max_scores
 from openvse.objectives import Criterion, Miner, Term
 from openvse.objectives.base import Objective
-from openvse.types import EmbeddingSet, ScoredBatch
+from openvse.types import EmbeddingSet, PairWeights, ScoredBatch
 from openvse_testing.contract import require, require_close
 
 WIDTH = 5
@@ -128,13 +129,27 @@ def _vectors(images: int = 4, texts: int = 6, k: int = 3) -> list[Tensor]:
 
 def _batch(vectors: list[Tensor], text_mask: Tensor | None = None) -> ScoredBatch:
     """Score with set_max. The i-th text belongs to the i-th image, modulo their number."""
-    images = EmbeddingSet(
-        normalize(vectors[0]), torch.ones(vectors[0].shape[:2], dtype=torch.bool), vectors[1], vectors[0].detach()[:, 0]
-    )
-    mask = torch.ones(vectors[2].shape[:2], dtype=torch.bool) if text_mask is None else text_mask
-    texts = EmbeddingSet(normalize(vectors[2]), mask, vectors[3], vectors[2].detach()[:, 0])
+    images, texts = _side(vectors[0], vectors[1]), _side(vectors[2], vectors[3], text_mask)
     owners = torch.arange(len(texts)) % len(images)
-    return ScoredBatch(set_max_scores(images, texts), owners == torch.arange(len(images)).unsqueeze(1), images, texts)
+    return _scored(images, texts, owners == torch.arange(len(images)).unsqueeze(1))
+
+
+def _side(vectors: Tensor, residual: Tensor, mask: Tensor | None = None) -> EmbeddingSet:
+    mask = torch.ones(vectors.shape[:2], dtype=torch.bool) if mask is None else mask
+    return EmbeddingSet(
+        normalize(vectors), mask, residual, vectors.detach()[:, 0], vectors, EmbeddingSet(vectors, mask)
+    )
+
+
+def _scored(images: EmbeddingSet, texts: EmbeddingSet, positives: Tensor) -> ScoredBatch:
+    return ScoredBatch(set_max_scores(images, texts), positives, images, texts, partial(_attended, images, texts))
+
+
+def _attended(images: EmbeddingSet, texts: EmbeddingSet, rows: Tensor, columns: Tensor) -> PairWeights:
+    """Weigh by the softmax of the cosines with the first embedding of the partner."""
+    some, others = images[rows], texts[columns]
+    of_images = masked_softmax(others.vectors[:, :1] @ some.vectors.mT, some.mask.unsqueeze(1))
+    return of_images, masked_softmax(some.vectors[:, :1] @ others.vectors.mT, others.mask.unsqueeze(1))
 
 
 def _value(term: Term, batch: ScoredBatch) -> Tensor:
@@ -165,9 +180,7 @@ def _one_pair(term: Term) -> None:
 def _order(term: Term) -> None:
     batch = _batch(_vectors())
     rows, columns = torch.tensor([2, 0, 3, 1]), torch.tensor([5, 1, 0, 4, 2, 3])
-    shuffled = ScoredBatch(
-        batch.scores[rows][:, columns], batch.positives[rows][:, columns], batch.images[rows], batch.texts[columns]
-    )
+    shuffled = _scored(batch.images[rows], batch.texts[columns], batch.positives[rows][:, columns])
     require_close(term(shuffled), term(batch), "the order of images and texts changes the value")
 
 

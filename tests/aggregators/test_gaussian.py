@@ -115,7 +115,7 @@ def test_views_of_the_same_features_share_one_sort(factory, share: bool, sorts: 
     def counted(function):
         return lambda *arguments: calls.append(1) or function(*arguments)
 
-    for room in ("base", "composed"):
+    for room in ("simple", "composed"):
         monkeypatch.setattr(f"openvse.aggregators.{room}.sort_descending", counted(sort_descending))
     monkeypatch.setattr("openvse.aggregators.gpo.sum_by_rank", counted(sum_by_rank))
     several = MultiView(input_dim=4, embed_dim=4, aggregator=factory, num_views=3, share_projection=share)

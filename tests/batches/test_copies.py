@@ -10,9 +10,9 @@ import torch
 
 from batches.test_pairs import dataset_of
 from openvse.batches.pairs import BatchKey
+from openvse.retrieval.training import gather_batch
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
-from openvse.training.distributed import gather_batch
 from openvse.types import EmbeddingSet
 from tests.tiny import Recorder, tiny_tree, write_tiny_corpus
 from toy_data import make_corpus

@@ -14,7 +14,7 @@ from album import digest
 
 from openvse.errors import DiskError
 from openvse.tasks.load import load
-from openvse.training.checkpoint import Progress, save_checkpoint
+from openvse.training.optimizer import Progress, save_checkpoint
 from openvse.training.records import MetricsLog
 from tests.full_disk import full_disk
 from tests.naming import names

@@ -16,7 +16,7 @@ from rich.console import Console
 import openvse.cli.progress as module
 from openvse.cli.progress import Bars, Display, Lines, bar, counted, note, voice, warn
 from openvse.errors import OpenVSEError
-from openvse.train_cli.training_bar import TrainingBar
+from openvse.train_cli.launching import TrainingBar
 from openvse.training.records import EpochReport, StepReport, Watcher
 from tests.naming import names
 

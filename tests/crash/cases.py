@@ -173,7 +173,7 @@ def in_encoding(state: Path) -> Any:
 
 def in_run(state: Path) -> Any:
     """Return how far a run is, its best model, and its metrics."""
-    from openvse.training.checkpoint import CHECKPOINT, load_checkpoint
+    from openvse.training.optimizer import CHECKPOINT, load_checkpoint
 
     seen: dict[str, Any] = {}
     if (state / CHECKPOINT).exists():
@@ -440,7 +440,7 @@ def old_page(home: Path) -> None:
 def in_sweep(state: Path) -> Any:
     """Return the results of a sweep; its runs are read as ``compare`` reads them, and not returned."""
     from openvse.files import settle
-    from openvse.training.checkpoint import CHECKPOINT
+    from openvse.training.optimizer import CHECKPOINT
 
     for run in state.glob("runs/*"):
         settle(run, CHECKPOINT)

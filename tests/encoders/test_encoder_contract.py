@@ -12,7 +12,7 @@ import torch
 from encoders.references import collate
 from openvse.backbones import BACKBONES
 from openvse.encoders import TEXT_ENCODERS
-from openvse.encoders.base import Encoder
+from openvse.encoders.projections import Encoder
 from openvse.types import Inputs
 from tests.seeing import image_encoder, see
 

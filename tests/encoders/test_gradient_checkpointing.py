@@ -8,7 +8,7 @@ from torch import nn
 
 from openvse.backbones.fine_tuning import checkpoint_blocks
 from openvse.encoders import TEXT_ENCODERS
-from openvse.encoders.base import Encoder
+from openvse.encoders.projections import Encoder
 from openvse.errors import ModelError
 from openvse.functional import pad
 from openvse.types import Inputs

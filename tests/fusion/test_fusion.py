@@ -139,13 +139,13 @@ def test_dropout_is_drawn_once_a_step_and_not_outside_training() -> None:
 def test_only_pairs_with_a_gradient_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     fusion = make("score_attention").eval()
     scored: list[int] = []
-    plain = base._cosines
+    plain = fusion.score
 
-    def counted(fusion: Fusion, images: Any, texts: Any) -> Tensor:
+    def counted(images: Any, texts: Any) -> Tensor:
         scored.append(len(images))
-        return plain(fusion, images, texts)
+        return plain(images, texts)
 
-    monkeypatch.setattr(base, "_cosines", counted)
+    monkeypatch.setattr(fusion, "score", counted)
     scores = scores_of(fusion)
     assert sum(scored) == scores.numel()
     scored.clear()

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from openvse.aggregators import Tokens
-from openvse.encoders.base import Encoder
+from openvse.encoders.projections import Encoder
 from openvse.model.two_tower import Tower, evaluating
 from openvse.types import Features, Inputs
 

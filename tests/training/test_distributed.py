@@ -15,8 +15,8 @@ from openvse.batches.pairs import BatchKey
 from openvse.functional import pad, set_max_scores
 from openvse.fusion import ScoreAttentionFusion
 from openvse.objectives import Contrast, Hardest, Hinge
+from openvse.retrieval.training import gather_batch
 from openvse.similarities import Fused
-from openvse.training.distributed import gather_batch
 from openvse.types import EmbeddingSet, ScoredBatch
 from toy_data import make_corpus
 

@@ -11,7 +11,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from openvse.errors import OpenVSEError, TrainingError
-from openvse.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from openvse.training.optimizer import Progress, load_checkpoint, save_checkpoint
 from openvse.training.records import MetricsLog, read_records
 from tests.naming import names, refusal
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from openvse.aggregators import composed, gpo, learned, simple
-from openvse.aggregators.base import Aggregator, Pooling
 from openvse.aggregators.gpo import GPO
-from openvse.aggregators.simple import KMax
+from openvse.aggregators.simple import Aggregator, KMax, Pooling
 from openvse.registry import Registry, parts_of
 
 _NAMES = """

@@ -9,9 +9,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from openvse.aggregators.base import Aggregator, RankedPooling, SingleVector, require_same_width, require_single_vectors
 from openvse.aggregators.gpo import GPO
-from openvse.aggregators.simple import KMax, Mean
+from openvse.aggregators.simple import (
+    Aggregator,
+    KMax,
+    Mean,
+    RankedPooling,
+    SingleVector,
+    require_same_width,
+    require_single_vectors,
+)
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import at_least_single, masked_mean, normalize, sort_descending
 from openvse.layers.attention import xavier_linear

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from openvse.aggregators.base import Pooling, RankedPooling
+from openvse.aggregators.simple import Pooling, RankedPooling
 from openvse.errors import RecipeError
 from openvse.functional import (
     MASKED,

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from openvse.aggregators.base import Aggregator, Pooling, RankedPooling, SingleVector, require_same_width
+from openvse.aggregators.simple import Aggregator, Pooling, RankedPooling, SingleVector, require_same_width
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import (
     MASKED,

@@ -23,8 +23,7 @@ from openvse.aggregators.gpo import GENERATORS, POSITIONS, Generator, Positions
 from openvse.backbones import BACKBONES, Backbone
 from openvse.encoders import TEXT_ENCODERS, ImageEncoder, TextEncoder
 from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
-from openvse.encoders.base import Encoder
-from openvse.encoders.projections import GLOBAL_VECTORS, PROJECTIONS, GlobalVector, Projection
+from openvse.encoders.projections import GLOBAL_VECTORS, PROJECTIONS, Encoder, GlobalVector, Projection
 from openvse.errors import DataError, ModelError, OpenVSEError, RecipeError, choices, nearest
 from openvse.fusion import FUSIONS
 from openvse.fusion.base import Fusion

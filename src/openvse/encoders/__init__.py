@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from openvse.encoders.base import TextEncoder
 from openvse.encoders.image_encoder import ImageEncoder
+from openvse.encoders.projections import TextEncoder
 from openvse.encoders.transformers_text import TransformersText
 from openvse.encoders.words_encoder import BagOfWords, BiGRU
 from openvse.registry import Registry

@@ -41,9 +41,19 @@ class Augmentation(Configured, nn.Module, ABC):
     def hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
         """Return which real features are kept in training. An item may keep none."""
 
-    def forward(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
+    def hide_at(self, mask: Bool[Tensor, "B N"], boxes: Float[Tensor, "B N 4"]) -> Bool[Tensor, "B N"]:
+        """Do the same where the places of features are known (``Features.boxes``), by default without them.
+
+        The mask is on the CPU. The boxes may be on another device (``on_cpu``).
+        """
+        return self.hide(mask)
+
+    def forward(self, mask: Bool[Tensor, "B N"], boxes: Float[Tensor, "B N 4"] | None = None) -> Bool[Tensor, "B N"]:
         """Return the mask of the kept features: at least one per item in training, and all of them in evaluation."""
-        return moved(self.hide(on_cpu(mask)), mask.device) if self.training else mask
+        if not self.training:
+            return mask
+        here = on_cpu(mask)
+        return moved(self.hide(here) if boxes is None else self.hide_at(here, boxes), mask.device)
 
 
 class NoAugmentation(Augmentation):

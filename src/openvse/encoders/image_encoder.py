@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from openvse.backbones import Backbone
 from openvse.backbones.base import cell_boxes
 from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
-from openvse.encoders.base import Encoder
-from openvse.encoders.projections import PROJECTIONS, GlobalVector, Projection
+from openvse.encoders.projections import PROJECTIONS, Encoder, GlobalVector, Projection
 from openvse.errors import ModelError
 from openvse.functional import compact
 from openvse.kernels import is_traced
@@ -96,7 +95,8 @@ class ImageEncoder(Encoder):
             raise ModelError("an image has no local features: leave it out, or give a mask with at least one")
         if self.training and self.fine_tune:
             raise ModelError("fine_tune needs images, not stored features: set fine_tune=false or drop the store")
-        return Features(inputs.values.to(next(self.parameters(), torch.empty(0)).dtype), inputs.mask)
+        local = inputs.values.to(next(self.parameters(), torch.empty(0)).dtype)
+        return Features(local, inputs.mask, boxes=inputs.boxes)
 
     def forward(self, inputs: Inputs) -> Features:
         """Encode pixels or stored features. See ``local_features`` for the inputs."""
@@ -104,7 +104,7 @@ class ImageEncoder(Encoder):
         raw, real = seen.local, seen.mask
         if self.backbone.frame_limit is not None:
             raw, real = self.backbone.frame_limit(raw, real, random=self.training)
-        mask = self.augmentation(real)
+        mask = self.augmentation(real, self.places(seen) if self.training else None)
         if self.backbone.class_token:
             mask = moved(torch.cat([on_cpu(real)[:, :1], on_cpu(mask)[:, 1:]], dim=1), mask.device)
         if self.training and self.augmentation.removes:
@@ -115,6 +115,13 @@ class ImageEncoder(Encoder):
             tokens = slice(0, 1) if self.backbone.class_token else slice(None)
             pooled = self.global_projection(raw[:, tokens], mask[:, tokens])
         return Features(self.projection(raw, mask), mask, pooled, middle=middle)
+
+    def places(self, seen: Features) -> Float[Tensor, "B N 4"] | None:
+        """Return the places of raw features: their boxes, or the cells of a grid that covers the image."""
+        if seen.boxes is not None or not self.backbone.covers_image:
+            return seen.boxes
+        cells = grid_cells(seen.local.shape[1])
+        return None if cells is None else cells.expand(len(seen.local), -1, -1)
 
     def save_assets(self, folder: Path) -> None:
         self.backbone.save_assets(folder)
@@ -137,10 +144,8 @@ def locate(encoder: ImageEncoder, images: Inputs) -> Located:
     if images.mask is not None:  # a clip
         return Located(images, None, False)
     seen = encoder.local_features(images)
-    raw = Inputs(seen.local, seen.mask)
-    if seen.boxes is not None:
-        return Located(raw, seen.boxes[0].cpu(), False)
-    return Located(raw, grid_cells(seen.local.shape[1]) if encoder.backbone.covers_image else None, True)
+    boxes = encoder.places(seen)
+    return Located(Inputs(seen.local, seen.mask), None if boxes is None else boxes[0].cpu(), seen.boxes is None)
 
 
 def grid_cells(count: int) -> Float[Tensor, "N 4"] | None:

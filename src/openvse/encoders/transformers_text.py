@@ -15,8 +15,7 @@ from torch.nn import functional as F
 from openvse.backbones.fine_tuning import TrainedBlocks, checkpoint_blocks, freeze_unreached, lora_of, set_backbone_mode
 from openvse.backbones.pretrained import load_backbone, load_tokenizer
 from openvse.encoders.augmentations import TokenAugmentation, TokenMode
-from openvse.encoders.base import TextEncoder
-from openvse.encoders.projections import LinearProjection, Projection
+from openvse.encoders.projections import LinearProjection, Projection, TextEncoder
 from openvse.errors import ModelError, RecipeError
 from openvse.functional import keep_at_least_one, masked_mean
 from openvse.kernels import is_traced

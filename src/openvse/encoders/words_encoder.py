@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from openvse.backbones.pretrained import in_package, package_folder
 from openvse.encoders.augmentations import TokenAugmentation, TokenMode
-from openvse.encoders.base import TextEncoder
+from openvse.encoders.projections import TextEncoder
 from openvse.errors import DataError, ModelError, RecipeError, TextError, importing, message_of
 from openvse.files import text_lines
 from openvse.layers.attention import checked_dropout

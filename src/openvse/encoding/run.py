@@ -41,7 +41,7 @@ from openvse.media.matching import find_files
 from openvse.media.names import escaped, is_image, is_video_name
 from openvse.model.two_tower import TwoTower
 from openvse.pipeline import Pace, Workers, WorkProgress, in_batches, remaining
-from openvse.scoring.calibration import MOST_TEXTS
+from openvse.scoring.hubs import MOST_TEXTS
 from openvse.tasks.load import load_as, load_same
 
 RecordKind = Literal["images", "texts"]

@@ -31,8 +31,7 @@ from openvse.features.store import FeatureStore
 from openvse.functional import at_least_single
 from openvse.media.listing import skipped
 from openvse.model.two_tower import Tower, TwoTower, embed
-from openvse.scoring.calibration import MOST_IMAGES, MOST_TEXTS
-from openvse.scoring.hubs import BankQueries, QueryBank, beta_of, measure_attraction, penalties
+from openvse.scoring.hubs import MOST_IMAGES, MOST_TEXTS, BankQueries, QueryBank, beta_of, measure_attraction, penalties
 from openvse.similarities import Similarity
 from openvse.types import EmbeddingSet, FeatureSource, OnProgress
 

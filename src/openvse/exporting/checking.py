@@ -19,7 +19,7 @@ from openvse.backbones.nested import Crops
 from openvse.backbones.pretrained import TransformersVision
 from openvse.corpus import Corpus
 from openvse.encoders import BiGRU, TextEncoder
-from openvse.encoders.base import Encoder
+from openvse.encoders.projections import Encoder
 from openvse.encoders.transformers_text import PROBE, TransformersText
 from openvse.encoders.words_encoder import VOCABULARY_FILE
 from openvse.errors import DataError, ModelError

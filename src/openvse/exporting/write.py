@@ -29,8 +29,8 @@ from torch import Tensor, nn
 
 from openvse import __version__
 from openvse.aggregators import GPO
-from openvse.aggregators.base import Aggregator, RankedPooling
 from openvse.aggregators.learned import AdPool
+from openvse.aggregators.simple import Aggregator, RankedPooling
 from openvse.backbones.fine_tuning import without_adapters
 from openvse.corpus import Corpus
 from openvse.errors import IndexFormatError, ModelError, importing, message_of

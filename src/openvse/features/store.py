@@ -278,7 +278,7 @@ def as_inputs(stored: Shaped[np.ndarray, "B N C"], lengths: Int[np.ndarray, "B"]
 
 def as_float(stored: Inputs) -> Inputs:
     """Return items with values in ``float32``."""
-    return Inputs(stored.values.float(), stored.mask)
+    return replace(stored, values=stored.values.float())
 
 
 class FeatureStore:
@@ -379,7 +379,7 @@ class FeatureStore:
         )
 
     def gather(self, positions: Int[np.ndarray, "B"]) -> Inputs:
-        """Read items from disk: ``float32 [B, N, C]``, padded with zeros to the longest item, and the mask.
+        """Read items from disk: ``float32 [B, N, C]``, padded with zeros to the longest item, mask and boxes.
 
         Raise StoreError if the file has become shorter since the store was opened.
         """
@@ -387,7 +387,8 @@ class FeatureStore:
 
     def gather_stored(self, positions: Int[np.ndarray, "B"]) -> Inputs:
         """Read items as ``gather`` does, in the number format of the store, which encoders also take."""
-        return as_inputs(self._read(FEATURES, positions), self.lengths[positions])
+        inputs = as_inputs(self._read(FEATURES, positions), self.lengths[positions])
+        return replace(inputs, boxes=self.boxes(positions)) if self.has_boxes else inputs
 
     def boxes(self, positions: Int[np.ndarray, "B"]) -> Float[Tensor, "B N 4"]:
         """Read left, top, right and bottom of each feature as fractions of the image's sides, padded with zeros.

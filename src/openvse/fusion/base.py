@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,7 +21,7 @@ from openvse.errors import RecipeError
 from openvse.functional import normalize
 from openvse.layers.attention import Attention, AttentionScores, checked_dropout
 from openvse.registry import Configured, Maker
-from openvse.types import EmbeddingSet, Features
+from openvse.types import EmbeddingSet, Features, PairWeights
 
 LAYERS = 2
 """The number of attention layers on each side of a pair: cross-attention, then self-attention."""
@@ -32,12 +32,13 @@ class Prepared:
     """The part of a fusion's work that does not depend on the partner, so that each item computes it once.
 
     Attributes:
-        features: the tokens, their queries for attending to a partner, and their keys and values for a partner.
+        features: S tensors for each token. A fusion has four: the tokens, their queries for attending to a partner, and
+            their keys and values for a partner.
         mask: True for real tokens.
         keep: the dropout factors of each layer. None outside training.
     """
 
-    features: Float[Tensor, "B 4 N D"]
+    features: Float[Tensor, "B S N D"]
     mask: Bool[Tensor, "B N"]
     keep: Float[Tensor, "B layers N D"] | None = None
 
@@ -56,12 +57,25 @@ class Reduced(NamedTuple):
     Attributes:
         image: the vectors of the images.
         text: the vectors of the texts.
-        weights: the weight of each token of the image and of the text, if the vectors are weighted sums.
+        weights: the weight of each token of the image and of the text, if the vectors are weighted sums (``attends``).
     """
 
     image: Float[Tensor, "P k D"]
     text: Float[Tensor, "P k D"]
-    weights: tuple[Float[Tensor, "P k N"], Float[Tensor, "P k M"]] | None = None
+    weights: PairWeights | None = None
+
+
+@runtime_checkable
+class PairScorer(Protocol):
+    """What ``score_pairs`` and ``score_listed`` score with, also a module: a fusion, or a similarity."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Return the weights that ``score`` reads."""
+        ...
+
+    def score(self, images: Prepared, texts: Prepared) -> Float[Tensor, "P"]:
+        """Score P pairs: item p of the images with item p of the texts."""
+        ...
 
 
 class Fusion(Configured, nn.Module, ABC):
@@ -77,9 +91,14 @@ class Fusion(Configured, nn.Module, ABC):
         dropout: the probability that a feature of a layer's update is dropped in training.
         class_token: whether to put a learned token first on each side, which a reduction may use as the result.
 
+    Attributes:
+        attends: True when ``Reduced`` has weights.
+
     Raises:
         RecipeError: the width is not a multiple of the number of heads, or dropout is not in [0, 1).
     """
+
+    attends: ClassVar[bool] = False
 
     def __init__(self, *, embed_dim: int, num_heads: int, dropout: float, class_token: bool) -> None:
         super().__init__()
@@ -112,6 +131,11 @@ class Fusion(Configured, nn.Module, ABC):
             self.text_itself.read_itself(z, texts.mask, itself_z),
         )
 
+    def score(self, images: Prepared, texts: Prepared) -> Float[Tensor, "P"]:
+        """Return the mean of the k cosines of each of P pairs (score attention, IV-B)."""
+        x, z, _ = self(images, texts)
+        return (normalize(x) * normalize(z)).sum(dim=-1).mean(dim=-1)
+
     @abstractmethod
     def reduce(self, x: Features, z: Features) -> Reduced:
         """Reduce the tokens of the images (x) and of the texts (z) of P pairs to k vectors each."""
@@ -142,6 +166,8 @@ class ScoreAttentionFusion(Fusion):
     Args:
         num_vectors: k, the number of parallel reductions.
     """
+
+    attends: ClassVar[bool] = True
 
     def __init__(self, *, embed_dim: int, num_heads: int = 8, num_vectors: int = 1, dropout: float = 0.1) -> None:
         super().__init__(embed_dim=embed_dim, num_heads=num_heads, dropout=dropout, class_token=False)
@@ -195,24 +221,24 @@ _TOKENS_ON_CPU = 1 << 20
 _TOKENS_ELSEWHERE = 1 << 26
 
 
-def score_pairs(fusion: Fusion, images: Prepared, texts: Prepared) -> Float[Tensor, "I T"]:
-    """Score every image against every text: the mean of the k cosines of their k vectors (score attention, IV-B).
+def score_pairs(scorer: PairScorer, images: Prepared, texts: Prepared) -> Float[Tensor, "I T"]:
+    """Score every image against every text.
 
     Memory holds the scores and one tile of pairs, whatever I and T are. The backward pass recomputes only the pairs
     that the loss depends on. With the hardest negatives these are three per positive, whereas a graph of the whole
     batch would hold all I x T.
     """
     sides = (images.features, images.mask, images.keep, texts.features, texts.mask, texts.keep)
-    scores: Tensor = _Scores.apply(fusion, *sides, *fusion.parameters())  # type: ignore[no-untyped-call]
+    scores: Tensor = _Scores.apply(scorer, *sides, *scorer.parameters())  # type: ignore[no-untyped-call]
     return scores
 
 
 @torch.no_grad()
 def score_listed(
-    fusion: Fusion, images: Prepared, texts: Prepared, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+    scorer: PairScorer, images: Prepared, texts: Prepared, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
 ) -> Float[Tensor, "P"]:
     """Score some pairs without a gradient: image ``rows[p]`` with text ``columns[p]``."""
-    parts = [_cosines(fusion, images[i], texts[t]) for i, t in _tiles(rows, columns, images, texts)]
+    parts = [scorer.score(images[i], texts[t]) for i, t in _tiles(rows, columns, images, texts)]
     return torch.cat(parts) if parts else images.features.new_zeros(0)
 
 
@@ -220,28 +246,28 @@ class _Scores(torch.autograd.Function):
     """The score matrix, whose forward pass does not keep the computation of a pair."""
 
     @staticmethod
-    def forward(ctx: Any, fusion: Fusion, *tensors: Tensor | None) -> Float[Tensor, "I T"]:
-        ctx.fusion = fusion
+    def forward(ctx: Any, scorer: PairScorer, *tensors: Tensor | None) -> Float[Tensor, "I T"]:
+        ctx.scorer = scorer
         ctx.save_for_backward(*tensors)
         images, texts = _sides(tensors)
         device = images.features.device
         rows = torch.arange(len(images), device=device).repeat_interleave(len(texts))
         columns = torch.arange(len(texts), device=device).repeat(len(images))
-        return score_listed(fusion, images, texts, rows, columns).view(len(images), len(texts))
+        return score_listed(scorer, images, texts, rows, columns).view(len(images), len(texts))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Float[Tensor, "I T"]) -> tuple[Tensor | None, ...]:
         images, texts = _sides(ctx.saved_tensors)
         of_images, of_texts = torch.zeros_like(images.features), torch.zeros_like(texts.features)
-        learning = [parameter for parameter in ctx.fusion.parameters() if parameter.requires_grad]
+        learning = [parameter for parameter in ctx.scorer.parameters() if parameter.requires_grad]
         of_parameters = {parameter: torch.zeros_like(parameter) for parameter in learning}
         rows, columns = gradient.nonzero(as_tuple=True)
         for i, t in _tiles(rows, columns, images, texts):
             some_images, some_texts = images[i], texts[t]
             leaves = [some_images.features.requires_grad_(), some_texts.features.requires_grad_()]
             with torch.enable_grad():
-                scores = _cosines(ctx.fusion, some_images, some_texts)
+                scores = ctx.scorer.score(some_images, some_texts)
             # Projections that were made beforehand are not affected.
             of_x, of_z, *rest = torch.autograd.grad(scores, [*leaves, *learning], gradient[i, t], allow_unused=True)
             of_images.index_add_(0, i, of_x)
@@ -251,7 +277,7 @@ class _Scores(torch.autograd.Function):
                     of_parameters[parameter] += slope
         return (
             *(None, of_images, None, None, of_texts, None, None),
-            *(of_parameters.get(parameter) for parameter in ctx.fusion.parameters()),
+            *(of_parameters.get(parameter) for parameter in ctx.scorer.parameters()),
         )
 
 
@@ -260,12 +286,6 @@ def _sides(tensors: tuple[Tensor | None, ...]) -> tuple[Prepared, Prepared]:
     features, mask, keep, features_z, mask_z, keep_z, *_ = tensors
     assert features is not None and mask is not None and features_z is not None and mask_z is not None
     return Prepared(features, mask, keep), Prepared(features_z, mask_z, keep_z)
-
-
-def _cosines(fusion: Fusion, images: Prepared, texts: Prepared) -> Float[Tensor, "P"]:
-    """Score P pairs."""
-    x, z, _ = fusion(images, texts)
-    return (normalize(x) * normalize(z)).sum(dim=-1).mean(dim=-1)
 
 
 def _tiles(

@@ -14,7 +14,7 @@ from openvse.aggregators.composed import Gated, PooledLinear
 from openvse.assembly.parts import option_as_said, parameters
 from openvse.backbones import BACKBONES
 from openvse.encoders import TEXT_ENCODERS, BiGRU, ImageEncoder
-from openvse.encoders.base import Encoder
+from openvse.encoders.projections import Encoder
 from openvse.errors import ModelError, RecipeError
 from openvse.model.base import Model
 from openvse.model.two_tower import Tower

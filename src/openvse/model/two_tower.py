@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from openvse.aggregators import Aggregator
 from openvse.assembly.parts import describe_part, describe_tower, joint_width
 from openvse.encoders import ImageEncoder, TextEncoder
-from openvse.encoders.base import Encoder
+from openvse.encoders.projections import Encoder
 from openvse.errors import DataError, ModelError
 from openvse.files import several
 from openvse.functional import at_least_single, computes_bf16, normalize, pad
@@ -44,7 +44,12 @@ class Tower(nn.Module, Generic[EncoderT]):
     Args:
         encoder: the part that turns Inputs into Features.
         aggregator: the part that turns Features into an EmbeddingSet.
+
+    Attributes:
+        shows: what embeddings in training have besides (``EmbeddingSet.local`` and ``unscaled``), by name.
     """
+
+    shows: Collection[str] = ()
 
     def __init__(self, encoder: EncoderT, aggregator: Aggregator) -> None:
         super().__init__()
@@ -53,7 +58,12 @@ class Tower(nn.Module, Generic[EncoderT]):
 
     def forward(self, inputs: Inputs) -> EmbeddingSet:
         """Embed a batch: ``vectors [B, K, D]``, of length 1 unless the aggregator sets ``unit_length`` to False."""
-        embedded: EmbeddingSet = self.aggregator(self.encoder(inputs))
+        features = self.encoder(inputs)
+        embedded: EmbeddingSet = self.aggregator(features)
+        if self.shows and self.training:
+            unscaled = embedded.vectors if "unscaled" in self.shows else None
+            local = EmbeddingSet(features.local, features.mask) if "local" in self.shows else None
+            embedded = replace(embedded, unscaled=unscaled, local=local)
         finish = normalize if self.aggregator.unit_length else at_least_single
         return replace(embedded, vectors=finish(embedded.vectors))
 

@@ -6,7 +6,7 @@ A ranking loss is a ``contrast`` of a miner and a criterion: VSE++ uses ``hardes
 
 from __future__ import annotations
 
-from openvse.objectives import pcmepp, ranking, regularizers
+from openvse.objectives import ranking, regularizers
 from openvse.objectives.base import Criterion, Miner, Term
 from openvse.registry import Registry, parts_of
 
@@ -14,7 +14,7 @@ _TERMS = "contrast correspondence diversity mmd multi_view_average multi_view_bo
 _PARTS = (
     parts_of("adaptive_top_k all hardest random", ranking),
     parts_of("hinge info_nce", ranking),
-    parts_of(_TERMS, pcmepp, ranking, regularizers),
+    parts_of(_TERMS, ranking, regularizers),
 )
 globals().update({part.__name__: part for parts in _PARTS for part in parts.values()})  # names of the room, too
 MINERS: Registry[Miner] = Registry("miner", _PARTS[0])

@@ -27,12 +27,18 @@ class Term(nn.Module, ABC):
             have the same number of views, and the model's similarity must be the cosine too.
         needs_source: True when the term reads the sources of the images and of the texts.
         reads_gaussians: True when the embeddings must be distributions, and their similarity ``csd``.
+        needs_local: True when the term reads the local features, ``EmbeddingSet.local``.
+        needs_unscaled: True when the term reads vectors before they are scaled to unit length, ``unscaled``.
+        needs_attended: True when the term reads ``ScoredBatch.attended``, so that the similarity must attend.
     """
 
     needs_residual: ClassVar[bool] = False
     scores_views: ClassVar[bool] = False
     needs_source: ClassVar[bool] = False
     reads_gaussians: ClassVar[bool] = False
+    needs_local: ClassVar[bool] = False
+    needs_unscaled: ClassVar[bool] = False
+    needs_attended: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
@@ -197,6 +203,8 @@ def _all_equal(embeddings: EmbeddingSet) -> EmbeddingSet:
     """Replace every embedding with the same unit vector, and every code of an autoencoder with the same code."""
     vectors = torch.zeros_like(embeddings.vectors)
     vectors[..., 0] = 1.0
+    local = None if embeddings.local is None else _all_equal(embeddings.local)
+    embeddings = replace(embeddings, local=local, unscaled=None if embeddings.unscaled is None else vectors)
     if embeddings.source is None or embeddings.residual is None:
         return replace(embeddings, vectors=vectors)
     return replace(embeddings, vectors=vectors, residual=torch.zeros_like(embeddings.residual))

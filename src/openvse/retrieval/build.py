@@ -14,7 +14,7 @@ from openvse.model.start import Start
 from openvse.model.two_tower import Tower, TwoTower
 from openvse.objectives import TERMS, Term
 from openvse.objectives.base import Objective
-from openvse.retrieval.recipe import RetrievalRecipe
+from openvse.retrieval.kind import RetrievalRecipe
 from openvse.similarities import SIMILARITIES, Similarity
 from openvse.specs.load import apply_override, validated
 from openvse.specs.model import Part, TwoTowerSpec
@@ -115,6 +115,11 @@ def _check_fit(term: Term, who: str, recipe: RetrievalRecipe, model: TwoTower) -
     if term.needs_source and not (image.yields_source and text.yields_source):
         raise RecipeError(
             f"{who} reconstructs the sources of codes: set image.aggregator and text.aggregator to autoencoder"
+        )
+    if term.needs_attended and not model.similarity.attends:
+        raise RecipeError(
+            f"{who} reads what a pair attends to, but similarity {recipe.similarity.name} does not attend: set "
+            f"similarity: {{name: fused, fusion: score_attention}}, with tokens on both sides, or remove the term"
         )
     if term.scores_views and not image.fixed_k:
         raise RecipeError(

@@ -21,9 +21,8 @@ from jaxtyping import Float, Int
 
 from openvse.batches.pairs import with_features
 from openvse.corpus import Corpus
-from openvse.corpus.identity import SplitData
 from openvse.corpus.splits import canonical_split
-from openvse.corpus.trained_on import seen_in_training
+from openvse.corpus.trained_on import SplitData, seen_in_training
 from openvse.datasets import open_corpus
 from openvse.datasets.check import leakage_between_splits
 from openvse.datasets.registry import parse_source

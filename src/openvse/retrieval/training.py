@@ -1,4 +1,4 @@
-"""Retrieval as a task: two towers, an objective for each phase, ranks on the validation split."""
+"""Retrieval as a task: two towers, an objective for each phase, and batches gathered over processes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
+import torch.distributed as dist
 from accelerate import Accelerator
-from torch import nn
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
 
 from openvse.aggregators.composed import Beside
 from openvse.assembly.parts import build_part
 from openvse.batches.pairs import PairDataset, PairsOfImages, image_loader, text_loader, with_features
 from openvse.corpus import Corpus
 from openvse.corpus.corpus import SharedTexts
-from openvse.corpus.identity import SplitData
-from openvse.corpus.trained_on import Seen, seen_in_training
+from openvse.corpus.trained_on import Seen, SplitData, seen_in_training
 from openvse.datasets import open_corpus
 from openvse.datasets.check import leakage_between_splits, more_captions
 from openvse.encoders import TextEncoder
@@ -39,10 +42,9 @@ from openvse.registry import Registry
 from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.closed_form import LEAST_IMAGES, can_adapt, solve
 from openvse.retrieval.evaluate import CountedCorpus, count_scores
+from openvse.retrieval.kind import RetrievalRecipe
 from openvse.retrieval.names import LEAST_CAPTIONED, NONE, class_names, model_without_captions, names_of
-from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs.model import Part, TwoTowerSpec
-from openvse.training.distributed import gather_batch
 from openvse.training.inputs import (
     AUTO,
     RunInputs,
@@ -59,7 +61,81 @@ from openvse.training.inputs import (
 )
 from openvse.training.records import EQUAL_EMBEDDINGS
 from openvse.training.task import Step, Task
-from openvse.types import Batch, FeatureSource, ScoredBatch
+from openvse.types import Batch, EmbeddingSet, FeatureSource, ScoredBatch, with_places
+
+
+def gather_batch(
+    images: EmbeddingSet,
+    texts: EmbeddingSet,
+    positives: Bool[Tensor, "I T"],
+    image_keys: Int[Tensor, "I"],
+    partners: Int[Tensor, "R 2"] | None = None,
+) -> tuple[EmbeddingSet, EmbeddingSet, Bool[Tensor, "J U"]]:
+    """Join the images, texts and positives of all processes, by rank. With one process, return the arguments.
+
+    Every process computes the whole loss. The backward pass adds the gradients of all processes. The mean that data
+    parallelism takes over processes then gives the gradient of this one loss.
+
+    Args:
+        image_keys: a number for each image, which is the same in all processes. If two processes hold an image, it is a
+            positive of its texts in both.
+        partners: (image key, row of the local text) for every relevant pair with an image of any process. None if the
+            local positives are all.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return images, texts, positives
+    if partners is None:
+        rows, columns = positives.nonzero(as_tuple=True)
+        partners = torch.stack((image_keys[rows], columns), dim=1)
+    of_image = _gather_rows(image_keys).unsqueeze(1) == partners[:, 0]  # [all I, R]
+    of_text = partners[:, 1].unsqueeze(1) == torch.arange(len(texts), device=partners.device)  # [R, T]
+    local = of_image.float() @ of_text.float() > 0
+    everywhere = _gather_rows(local.T.contiguous()).T
+    return _gather_set(images), _gather_set(texts), everywhere
+
+
+def _gather_set(embedded: EmbeddingSet) -> EmbeddingSet:
+    return _widened(embedded).map(_gather_rows)
+
+
+def _widened(embedded: EmbeddingSet) -> EmbeddingSet:
+    """Pad to the largest number of embeddings per item in any process, because gathering needs equal shapes."""
+    most = torch.tensor([embedded.mask.shape[1]], device=embedded.mask.device)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    source, local = embedded.source, embedded.local
+    wide = replace(embedded, source=None, local=None).map(lambda each: with_places(each, int(most)))
+    return replace(wide, source=source, local=None if local is None else _widened(local))
+
+
+def _gather_rows(rows: Tensor) -> Tensor:
+    """Concatenate the rows of all processes. They are padded meanwhile, because gathering needs equal shapes."""
+    count = torch.tensor([len(rows)], device=rows.device)
+    counts = [torch.zeros_like(count) for _ in range(dist.get_world_size())]
+    dist.all_gather(counts, count)
+    sizes = [int(c) for c in counts]
+    padded = torch.cat([rows, rows.new_zeros((max(sizes) - len(rows), *rows.shape[1:]))])
+    wire = padded.to(torch.uint8) if padded.dtype == torch.bool else padded
+    parts: Tensor = _AllGather.apply(wire)  # type: ignore[no-untyped-call]
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(rows.dtype)
+
+
+class _AllGather(torch.autograd.Function):
+    """Stacks the tensors of all processes. The gradient of each part is summed over all processes."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        """Return ``[processes, ...]``."""
+        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.stack(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """Return the gradient of this process's part."""
+        total = gradient.contiguous()
+        dist.all_reduce(total)
+        return total[dist.get_rank()]
+
 
 _logger = logging.getLogger(__name__)
 
@@ -109,7 +185,8 @@ class RetrievalTask(Task[Batch]):
         objective, batch = self.objectives[phase], batch.copied(self.recipe.data.copies)
         images, texts = wrapped(batch.images, batch.texts)
         images, texts, positives = gather_batch(images, texts, batch.positives, batch.image_keys, batch.partners)
-        scored = ScoredBatch(self.model.similarity(images, texts), positives, images, texts)
+        scores, attended = self.model.similarity(images, texts), partial(self.model.similarity.attended, images, texts)
+        scored = ScoredBatch(scores, positives, images, texts, attended)
         return Step(
             objective(scored),
             batch.description,
@@ -220,6 +297,9 @@ def build_run(recipe: RetrievalRecipe, corpus: Corpus, start: Start | None = Non
     """Build the model of a recipe and the objective of each phase. Refuse parts and data that do not fit together."""
     model = build_model(recipe, captions=corpus.split("train").captions, seed=recipe.seed, start=start)
     objectives = [build_objective(recipe, phase, model=model) for phase in recipe.training.phases]
+    terms = [term for objective in objectives for term in objective.terms.values()]
+    shows = [name for name in ("local", "unscaled") if any(getattr(term, f"needs_{name}") for term in terms)]
+    model.image.shows = model.text.shows = shows
     check_stores(recipe, corpus, model.image.encoder, model.text.encoder)
     _set_chunks(model, recipe.training.chunk_size)
     return model, objectives

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from openvse.registry import Registry
-from openvse.similarities.base import Similarity
-from openvse.similarities.scores import CSD, Fused, Order, ScaledCosine, SetMax, SmoothChamfer
+from openvse.similarities.scores import CSD, Fused, Order, ScaledCosine, SetMax, Similarity, SmoothChamfer
 
 SIMILARITIES: Registry[Similarity] = Registry(
     "similarity",

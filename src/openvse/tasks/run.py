@@ -28,9 +28,9 @@ from openvse.specs.recipe import TrainingSpec
 from openvse.tasks import task_kind
 from openvse.tasks.load import folder_of_model, load
 from openvse.tasks.recipes import START, load_recipe
-from openvse.training.checkpoint import BEST, CHECKPOINT, Progress
 from openvse.training.environment import chosen_precision, expect_memory, precision_of
 from openvse.training.inputs import RunInputs
+from openvse.training.optimizer import BEST, CHECKPOINT, Progress
 from openvse.training.records import METRICS, Logged, Silent, Watcher
 from openvse.training.task import AnyTask
 from openvse.training.trainer import Trainer

@@ -17,7 +17,7 @@ from openvse.specs.load import parse_yaml
 from openvse.specs.model import section
 from openvse.tasks.load import folder_of_model
 from openvse.tasks.run import RECIPE
-from openvse.training.checkpoint import BEST, CHECKPOINT
+from openvse.training.optimizer import BEST, CHECKPOINT
 from openvse.training.records import METRICS, read_records
 
 SHARED_STORES = "stores"

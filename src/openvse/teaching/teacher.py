@@ -56,8 +56,8 @@ from openvse.search.sheets import captions_beside
 from openvse.teaching.captions import CaptionFile, checked_captions
 from openvse.teaching.choosing import next_images
 from openvse.teaching.described import FOLDER, Described, can_learn, map_of, name_of
-from openvse.training.checkpoint import BEST
 from openvse.training.inputs import AUTO
+from openvse.training.optimizer import BEST
 
 _LOG = "training.log"
 _PATIENCE = 10  # of 19, so that searches come first

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from openvse.batches.pairs import EpochBatches, PairsOfImages, as_it_is, ready_for
-from openvse.corpus.identity import SplitData
-from openvse.corpus.trained_on import Seen
+from openvse.corpus.trained_on import Seen, SplitData
 from openvse.errors import TrainingError
 from openvse.model.base import Model
 from openvse.model.start import Start

@@ -23,7 +23,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from openvse.corpus.identity import SplitData
+from openvse.corpus.trained_on import SplitData
 from openvse.errors import OpenVSEError, TrainingError, message_of
 from openvse.evaluation.comparison import Difference, paired_differences
 from openvse.evaluation.metrics import metric_names
@@ -34,17 +34,21 @@ from openvse.output.documents import CONFIDENCE, write_report
 from openvse.output.table import Table
 from openvse.specs import RunRecipe
 from openvse.specs.recipe import PhaseSpec
-from openvse.training.checkpoint import BEST, CHECKPOINT, Progress, load_checkpoint, save_checkpoint
 from openvse.training.environment import environment, peak_memory, precision_of
 from openvse.training.optimizer import (
+    BEST,
+    CHECKPOINT,
+    Progress,
     Schedule,
     WeightAverage,
     announcement,
     build_optimizer,
     check_prefixes,
     freeze,
+    load_checkpoint,
     phase_changes,
     same_past,
+    save_checkpoint,
 )
 from openvse.training.records import METRICS, CollapseDetector, EpochReport, MetricsLog, StepReport, Watcher
 from openvse.training.task import AnyTask, Step

@@ -14,13 +14,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from openvse.aggregators import GPO
-from openvse.aggregators.base import Attends
 from openvse.aggregators.learned import FSPool
+from openvse.aggregators.simple import Attends
 from openvse.batches.pairs import own_features, with_features
 from openvse.corpus import Corpus
-from openvse.encoders.image_encoder import Located, grid_cells, locate
+from openvse.encoders.image_encoder import Located, locate
 from openvse.errors import BadImageError, DataError, OpenVSEError
-from openvse.features.store import FeatureStore, open_store
+from openvse.features.store import open_store
 from openvse.functional import interpolate, normalize
 from openvse.media.listing import ImageFile
 from openvse.media.videos import read_poster
@@ -207,11 +207,9 @@ def _located(model: TwoTower, image_id: str, path: ImageFile, features: FeatureS
     if features is None:
         place = locate(model.image.encoder, model.read_images([path]).to(model.device))
     else:
-        at = features.positions([image_id])
-        raw, covers = features.gather(at), model.image.encoder.backbone.covers_image
-        place = Located(raw, grid_cells(raw.values.shape[1]) if covers else None, True)
-        if isinstance(features, FeatureStore) and features.has_boxes:
-            place = Located(raw, features.boxes(at)[0], False)
+        raw = features.gather(features.positions([image_id]))
+        boxes = model.image.encoder.places(model.image.encoder.local_features(raw))
+        place = Located(raw, None if boxes is None else boxes[0], raw.boxes is None)
     if place.boxes is None:
         raise OpenVSEError(
             f"{image_id}: the features have no places: name a model of grids or boxes, or a feature store with boxes"

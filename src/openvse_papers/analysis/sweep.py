@@ -17,7 +17,7 @@ import numpy as np
 from accelerate import Accelerator
 
 from openvse.corpus import Corpus
-from openvse.corpus.identity import SplitData
+from openvse.corpus.trained_on import SplitData
 from openvse.errors import OpenVSEError, nearest
 from openvse.evaluation.embed import embed_corpus
 from openvse.evaluation.metrics import RECALLS, Metrics, metric_names, metric_of
@@ -29,7 +29,7 @@ from openvse.output.figures import COLUMN, HEAT, colour, lines_of, new_figure
 from openvse.output.table import Cell, Table
 from openvse.pipeline import WorkProgress
 from openvse.retrieval.build import build_model
-from openvse.retrieval.recipe import RetrievalRecipe
+from openvse.retrieval.kind import RetrievalRecipe
 from openvse.retrieval.training import build_run, open_data
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe

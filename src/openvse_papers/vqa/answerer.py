@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from openvse.aggregators.base import Aggregator
+from openvse.aggregators.simple import Aggregator
 from openvse.assembly.parts import (
     build_aggregator,
     build_image_encoder,

@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.corpus.corpus import Corpus
-from openvse.corpus.identity import SplitData, digest_of
 from openvse.corpus.splits import canonical_split, completed_splits, split_positions, without_leakage
+from openvse.corpus.trained_on import SplitData, digest_of
 from openvse.errors import DataError, ModelError
 from openvse.files import read_json, read_lines, whole_characters, write_whole
 from openvse.media.listing import Problem, skipped

@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from openvse.aggregators import GPO, Aggregator
-from openvse.aggregators.base import require_single_vectors
+from openvse.aggregators.simple import require_single_vectors
+from openvse.encoders.augmentations import Augmentation
 from openvse.encoders.projections import LinearProjection, Projection
 from openvse.errors import RecipeError
 from openvse.functional import keep_at_least_one, normalize
@@ -23,8 +24,7 @@ class Blocks(Aggregator):
     """Cuts each view of an item into blocks, the "meta-semantic embeddings" of AVSE (AAAI 2025).
 
     ``[v_g1 ; .. ; v_gB] = u_g / |u_g|`` with ``u_g = pool({W x_n : n in view g})``. ``max_sim {reduction: sum}`` then
-    adds, over the blocks of a text, the cosine to the best block of the image. The residual is v, before a tower scales
-    each block to unit length.
+    adds, over the blocks of a text, the cosine to the best block of the image.
 
     With several views, an item is a square grid, row by row, behind ``class_token`` or not. View g keeps the class
     token and the cells nearest to a centre: a random cell in training, and otherwise the point at (g - 1/2) / V of the
@@ -44,8 +44,6 @@ class Blocks(Aggregator):
     Raises:
         RecipeError: there is no block or view, a share is not in (0, 1], or ``pool`` makes several vectors.
     """
-
-    yields_residual = True
 
     def __init__(
         self,
@@ -86,7 +84,7 @@ class Blocks(Aggregator):
             for mask in self.views(features.mask)
         ]
         blocks = normalize(torch.stack(views, dim=1)).view(len(real), self.num_views * self.num_blocks, -1)
-        return EmbeddingSet.full(blocks, residual=blocks)
+        return EmbeddingSet.full(blocks)
 
     def views(self, mask: Bool[Tensor, "B N"]) -> list[Bool[Tensor, "B N"]]:
         """Return the features of each view. Hidden features keep their places and are in no view."""
@@ -135,6 +133,37 @@ def _sides(sizes: Int[Tensor, "B"]) -> Float[Tensor, "B"]:
     return sizes.clamp(min=1).sqrt().ceil()
 
 
+class Around(Augmentation):
+    """Keeps, of each image in training, the features nearest to a drawn one: a view of AVSE, for any method.
+
+    Places are the middles of boxes: of the cells of a grid, of windows, or of the regions of a store with boxes.
+    Where they are unknown, nothing is hidden.
+
+    Args:
+        share: the share of the features that is kept, rounded down, at least one.
+
+    Raises:
+        RecipeError: the share is not in (0, 1].
+    """
+
+    def __init__(self, *, share: float = 0.8) -> None:
+        super().__init__()
+        if not 0 < share <= 1:
+            raise RecipeError(f"around got share = {share}: give one above 0 up to 1")
+        self.share = share
+
+    def hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
+        return mask
+
+    def hide_at(self, mask: Bool[Tensor, "B N"], boxes: Float[Tensor, "B N 4"]) -> Bool[Tensor, "B N"]:
+        places = on_cpu(boxes).view(*boxes.shape[:2], 2, 2).mean(dim=2)
+        drawn = torch.rand(mask.shape).masked_fill(~mask, -1.0).argmax(dim=1)
+        distance = (places - places[torch.arange(len(mask)), drawn].unsqueeze(1)).norm(dim=-1)
+        rank = distance.masked_fill(~mask, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
+        kept: Tensor = rank < (mask.sum(dim=1, keepdim=True) * self.share).floor().clamp(min=1)
+        return kept
+
+
 class CrossCorrelation(Term):
     """``sum_d (C_dd - 1)^2 + off_diagonal sum_{d != e} C_de^2`` of two views of the images (AVSE's released code).
 
@@ -148,11 +177,10 @@ class CrossCorrelation(Term):
         off_diagonal: the weight of the second sum.
 
     Raises:
-        RecipeError: there are less than two views, or, in the forward pass, the images have no residuals or another
-            number of them.
+        RecipeError: there are less than two views, or, in the forward pass, the images have another number of them.
     """
 
-    needs_residual: ClassVar[bool] = True
+    needs_unscaled: ClassVar[bool] = True
 
     def __init__(self, *, num_views: int = 2, off_diagonal: float = 0.0051) -> None:
         super().__init__()
@@ -161,19 +189,19 @@ class CrossCorrelation(Term):
         self.num_views, self.off_diagonal = num_views, off_diagonal
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
-        residual = batch.images.residual
-        count = 0 if residual is None else residual.shape[1]
-        if residual is None or (count > 1 and count % self.num_views):
+        blocks = batch.images.unscaled
+        assert blocks is not None  # needs_unscaled
+        if (count := blocks.shape[1]) == 1:
+            return blocks.sum() * 0.0
+        if count % self.num_views:
             raise RecipeError(
-                f"cross_correlation compares {self.num_views} views, but an image has {count} residual(s): use blocks "
+                f"cross_correlation compares {self.num_views} views, but an image has {count} embedding(s): use blocks "
                 f"for images, with num_views: {self.num_views}"
             )
-        if count == 1:
-            return residual.sum() * 0.0
-        views = residual.reshape(len(residual), self.num_views, -1).unbind(dim=1)
+        views = blocks.reshape(len(blocks), self.num_views, -1).unbind(dim=1)
         columns = [view / (torch.linalg.vector_norm(view, dim=0) + 1e-8) for view in views]
         pairs = [(left, right) for place, left in enumerate(columns) for right in columns[place + 1 :]]
-        return torch.stack([self._redundancy(left.T @ right / len(residual)) for left, right in pairs]).sum()
+        return torch.stack([self._redundancy(left.T @ right / len(blocks)) for left, right in pairs]).sum()
 
     def _redundancy(self, correlation: Float[Tensor, "D D"]) -> Float[Tensor, ""]:
         diagonal = correlation.diagonal()

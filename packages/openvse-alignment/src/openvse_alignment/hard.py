@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,11 +13,13 @@ from torch.autograd.function import once_differentiable
 
 from openvse.encoders.projections import Projection
 from openvse.errors import RecipeError
-from openvse.functional import MASKED
+from openvse.functional import MASKED, normalize
 from openvse.layers.attention import check_heads, xavier_linear
+from openvse.objectives import Criterion, Miner
+from openvse.objectives.base import RankingTerm
 from openvse.similarities import Similarity
-from openvse.similarities.base import slices
-from openvse.types import EmbeddingSet
+from openvse.similarities.scores import slices
+from openvse.types import EmbeddingSet, ScoredBatch
 
 _PRODUCTS = 1 << 24  # inner products in memory at a time, 64 MiB: smaller tiles cost time
 
@@ -138,3 +141,38 @@ class SelfAttention(Projection):
         read = self.attention(normed, normed, normed, key_padding_mask=~mask, need_weights=False)[0]
         attended: Tensor = projected + read
         return attended
+
+
+class LocalContrast(RankingTerm):
+    """Ranks by the local features behind the embeddings, as CHAN does with ``mean``, beside a ranking term of these.
+
+    ``L = sum_(i,t) [ l(s_it, S_i.) + l(s_it, S_.t) ]`` with ``s = mean_l max_k cos(v_k, t_l)`` of regions and words. So
+    words learn to find their regions, and an index still holds one embedding of an image.
+
+    Raises:
+        RecipeError: in the forward pass, the local features of images and texts have different widths.
+    """
+
+    needs_local: ClassVar[bool] = True
+
+    def __init__(self, *, miner: Miner, criterion: Criterion, reduction: Literal["sum", "mean"] = "sum") -> None:
+        super().__init__(miner=miner, criterion=criterion, reduction=reduction)
+        self.similarity = MaxSim(reduction="mean")
+
+    def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
+        return self.both_ways(self._scores(batch), batch.positives)
+
+    def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
+        return super().diagnostics(replace(batch, scores=self._scores(batch)))
+
+    def _scores(self, batch: ScoredBatch) -> Float[Tensor, "I T"]:
+        images, texts = batch.images.local, batch.texts.local
+        assert images is not None and texts is not None  # needs_local
+        if (width := images.vectors.shape[2]) != texts.vectors.shape[2]:
+            raise RecipeError(
+                f"local_contrast got local features {width} wide of images and {texts.vectors.shape[2]} wide of texts: "
+                f"give both encoders a projection other than none"
+            )
+        regions, words = (replace(each, vectors=normalize(each.vectors)) for each in (images, texts))
+        scores: Tensor = self.similarity(regions, words)
+        return scores

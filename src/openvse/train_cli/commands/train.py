@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
 
 import typer
 
@@ -14,11 +14,11 @@ from openvse.cli.options import Out, Overwrite, RunDevice, StartModel, Threads, 
 from openvse.cli.progress import bar, counted, going_on, note, voice
 from openvse.indexing.manifest import MANIFEST
 from openvse.train_cli.completion import complete_override, complete_recipe
-from openvse.train_cli.launching import launch, leads, leave
-from openvse.train_cli.training_bar import TrainingBar
+from openvse.train_cli.launching import TrainingBar, launch, leads, leave
 from openvse.training.records import Silent
 
 if TYPE_CHECKING:
+    from openvse.model.two_tower import TwoTower
     from openvse.specs import RunRecipe
 
 Recipe: TypeAlias = Annotated[
@@ -81,13 +81,13 @@ def train(
         if measured := reached.best_epoch >= 0:
             note(f"best: {best}, validation {reached.metric} {reached.best_score:.1f}{within}")
         typer.echo(result.best)
-        for line in _next_commands(folder, chosen, measured=measured):
+        for line in _next_commands(folder, chosen, result.best, measured=measured):
             note(line)
 
 
-def _next_commands(folder: Path, recipe: RunRecipe, *, measured: bool) -> Iterator[str]:
+def _next_commands(folder: Path, recipe: RunRecipe, best: Path, *, measured: bool) -> Iterator[str]:
     """Yield the commands that follow a run, each as a line. A run without captions cannot be evaluated."""
-    data, where, tree = recipe.data.source or "DATA", str(folder), recipe.to_dict()
+    data, where = recipe.data.source or "DATA", str(folder)
     stores = {"--features": recipe.data.features, "--text-features": recipe.data.text_features}
     read = [word for name, store in stores.items() if store not in (None, "auto") for word in (name, store)]
     outside = ["--allow-outside"] * recipe.data.allow_outside
@@ -95,11 +95,17 @@ def _next_commands(folder: Path, recipe: RunRecipe, *, measured: bool) -> Iterat
         yield f"next: {shlex.join(('openvse', 'evaluate', where, '--on', data, *read, *outside))}"
     if recipe.task != "retrieval" or not Path(data).is_dir():
         return
-    if tree["image"]["encoder"]["name"] != "precomputed" and tree["similarity"]["name"] != "fused":
+    from openvse.tasks.load import load
+
+    if not (model := cast("TwoTower", load(best))).reads_images:
+        return
+    if model.indexable:
         index = folder / "index"
         again = ["--overwrite"] * (index / MANIFEST).is_file()  # it is of an earlier model
         yield f"      {shlex.join(('openvse', 'index', where, data, '--out', str(index), *again))}"
-        yield f"      {shlex.join(('openvse', 'search', str(folder), 'a sentence'))}"
+        yield f"      {shlex.join(('openvse', 'search', where, 'a sentence'))}"
+    else:
+        yield f"      {shlex.join(('openvse', 'search', data, 'a sentence', '--rerank', where))}"
 
 
 def _chosen(

@@ -1,1 +1,1 @@
-"""The recipes of CHAN and AVSE, in a folder for each."""
+"""The recipes of CHAN, AVSE and LAPS, in a folder for each."""
