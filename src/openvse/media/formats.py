@@ -130,6 +130,8 @@ def _held_in_raw(path: Path) -> HeldFacts | None:
     exif = Image.Exif()
     with path.open("rb") as file, suppress(SyntaxError):
         exif.load_from_fp(file)
+        for part in (ExifTags.IFD.Exif, ExifTags.IFD.GPSInfo):
+            exif.get_ifd(part)  # which is kept, while the file is open
         return (exif, exif.get(ExifTags.Base.XMLPacket, b"")) if exif else None
     return None
 
