@@ -10,7 +10,7 @@ from PIL import ExifTags, Image
 
 from openvse.media import jxl
 from openvse.media.containers import unread_facts
-from photographs import bag, exif_of, jpeg, read_header, xmp_packet
+from photographs import bag, exif_of, jpeg, photoshop, read_header, xmp_packet
 from tests.failures import Failures
 from tests.naming import names
 
@@ -63,6 +63,20 @@ def extended(rest: bytes, *, part: int = 60, mentioned: str = "AB" * 16, skip: i
     return content
 
 
+def plain(kind: str) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, kind)
+    return file.getvalue()
+
+
+def jp2(*boxes: bytes) -> bytes:
+    """Return a JPEG 2000 with boxes of UUIDs behind its pixels."""
+    return plain("JPEG2000") + b"".join(box(b"uuid", each) for each in boxes)
+
+
+IPTC = {5: ["Straße".encode("latin-1")], 25: [b"kumquat"]}
+JP2_XMP, JP2_IPTC = map(bytes.fromhex, ("be7acfcb97a942e89c71999491e3afac", "33c7a4d2b81d4723a0baf1a3e097ad38"))
+NAMED = {"title": "Straße", **WORDS}
 ITXT = b"XML:com.adobe.xmp\0"
 HELD = [
     (png(chunk(b"iTXt", ITXT + b"\0\0\0\0" + XMP)), "png", WORDS),
@@ -72,6 +86,13 @@ HELD = [
     (png(chunk(b"zTXt", b"Creation Time\0\0" + zlib.compress(b"2017-03-04"))), "png", {"taken": "2017-03-04"}),
     (png(profile("exif", b"Exif\0\0" + BLOCK)), "png", DATED),
     (png(profile("APP1", b"Exif\0\0" + BLOCK)), "png", DATED),
+    (png(profile("iptc", photoshop(IPTC))), "png", NAMED),
+    (png(profile("8bim", photoshop(IPTC))), "png", NAMED),
+    (png(chunk(b"tEXt", b"Title\0Stra\xdfe"), chunk(b"iTXt", "Description\0\0\0\0\0雪".encode())), "png",
+     {"title": "Straße", "description": "雪"}),
+    (jp2(b"JpgTiffExif->JP2" + BLOCK, JP2_XMP + XMP), "jp2", {**DATED, **WORDS}),
+    (jp2(JP2_IPTC + photoshop(IPTC)[12:]), "jp2", NAMED),
+    (plain("GIF")[:-1] + b"!\xff\x0bXMP DataXMP" + XMP + b"\1" + bytes(range(255, -1, -1)) + b"\0;", "gif", WORDS),
     (png(profile("xmp", XMP)), "png", WORDS),
     (png(profile("APP1", b"http://ns.adobe.com/xap/1.0/\0" + XMP)), "png", WORDS),
     (png(chunk(b"iTXt", ITXT + b"\0\0\0\0" + XMP), chunk(b"eXIf", BLOCK), frames=3), "apng", {**DATED, **WORDS}),

@@ -1,6 +1,7 @@
 """What headers say, and that wrong ones say nothing."""
 
 import io
+import struct
 from datetime import datetime
 from pathlib import Path
 
@@ -35,13 +36,13 @@ def test_exif_comes_before_xmp_and_that_before_iptc(tmp_path: Path):
     }
 
 
-@pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF", "JXL", "HEIF", "AVIF"])
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF", "JXL", "HEIF", "AVIF", "DNG"])
 def test_exif_of_other_formats(tmp_path: Path, kind: str):
     if kind in ("JXL", "HEIF"):
         module = pytest.importorskip({"JXL": "pillow_jxl", "HEIF": "pillow_heif"}[kind])
         getattr(module, "register_heif_opener", bool)()
     file = io.BytesIO()
-    Image.new("RGB", (64, 48)).save(file, kind, exif=EXIF.tobytes())
+    Image.new("RGB", (64, 48)).save(file, kind.replace("DNG", "TIFF"), exif=EXIF.tobytes())
     assert header(tmp_path, file.getvalue(), f"a.{kind.lower()}") == SAID
 
 
@@ -250,8 +251,16 @@ def test_videos_say_when_and_where_too(tmp_path: Path, monkeypatch: pytest.Monke
     assert read_header(write_video(tmp_path / "a.mp4", said)) == {"taken": here, **place}
     said["com.apple.quicktime.creationdate"] = "2024-06-01T19:30:00+0900"  # by the clock at the place
     said["com.apple.quicktime.make"], said["com.apple.quicktime.model"] = "Apple", "iPhone 12"
+    said["com.apple.quicktime.keywords"] = "sea, sun"
     found = read_header(write_video(tmp_path / "b.mov", said))
-    assert found == {"taken": "2024-06-01T19:30:00+09:00", "camera": "Apple iPhone 12", **place}
+    whole = {"taken": "2024-06-01T19:30:00+09:00", "camera": "Apple iPhone 12", **place, "keywords": ["sea", "sun"]}
+    assert found == whole
+    packet = bytes.fromhex("be7acfcb97a942e89c71999491e3afac") + xmp_of("Finals", "snow")
+    with (tmp_path / "b.mov").open("ab") as file:
+        file.write(struct.pack(">I", len(packet) + 8) + b"uuid" + packet)
+    assert read_header(tmp_path / "b.mov") == {**whole, "title": "Finals", "keywords": ["snow"]}
+    plain = write_video(tmp_path / "c.mp4", {"title": "Łódź", "date": "2019-05-06T07:08:09+0200"})
+    assert read_header(plain) == {"title": "Łódź", "taken": "2019-05-06T07:08:09+02:00"}
 
 
 def test_no_pixel_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
