@@ -110,14 +110,12 @@ HELD = [
 ]  # fmt: skip
 
 
-def test_facts_are_found_wherever_the_file_keeps_them(tmp_path: Path) -> None:
-    failures = Failures()
+def test_facts_are_found_wherever_the_file_keeps_them(tmp_path: Path, failures: Failures) -> None:
     for number, (content, suffix, said) in enumerate(HELD):
         with failures.of(number):
             path = tmp_path / f"{number}.{suffix}"
             path.write_bytes(content)
             assert read_header(path) == said
-    assert not failures, failures
 
 
 def test_compressed_facts_are_counted_without_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

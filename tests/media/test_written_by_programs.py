@@ -92,12 +92,10 @@ XMP = [
 ]  # fmt: skip
 
 
-def test_what_xmp_says() -> None:
-    failures = Failures()
+def test_what_xmp_says(failures: Failures) -> None:
     for content, said in XMP:
         with failures.of(said):
             assert ranked_facts([read_xmp(content)]) == said
-    assert not failures, failures
 
 
 NAMES = [
@@ -164,12 +162,10 @@ FOLDERS = {  # paths below an indexed folder that date a photograph, and those w
 }  # fmt: skip
 
 
-def test_dates_of_folders(tmp_path: Path) -> None:
-    failures = Failures()
+def test_dates_of_folders(tmp_path: Path, failures: Failures) -> None:
     for path, date in FOLDERS.items():
         with failures.of(path):
             assert date_in_folders(path.strip().split("/")) == date
-    assert not failures, failures
     photo = tmp_path / "2002" / "06" / "a.jpg"
     photo.parent.mkdir(parents=True)
     photo.write_bytes(jpeg())
@@ -231,12 +227,10 @@ def test_picasa_and_albums_describe_the_files_of_a_folder(tmp_path: Path) -> Non
     assert read_facts(tmp_path / "b.jpg", beside).header == {"tags": ["Trip"]}
 
 
-def test_dates_in_names(tmp_path: Path) -> None:
-    failures = Failures()
+def test_dates_in_names(tmp_path: Path, failures: Failures) -> None:
     for name, date in NAMES:
         with failures.of(name):
             assert date_in_name(name) == date
-    assert not failures, failures
     (tmp_path / NAMES[0][0]).write_bytes(jpeg())
     assert read_header(tmp_path / NAMES[0][0]) == {"taken": "2020-01-01"}
     (tmp_path / NAMES[0][0]).write_bytes(jpeg("red", exif_of("2019:06:01 10:00:00")))
@@ -312,8 +306,7 @@ BESIDE: list[tuple[dict[str, list[str]], dict[str, str | None]]] = [
 ]  # fmt: skip
 
 
-def test_sidecars_are_found_by_names_and_titles(tmp_path: Path) -> None:
-    failures = Failures()
+def test_sidecars_are_found_by_names_and_titles(tmp_path: Path, failures: Failures) -> None:
     for number, (files, sidecars) in enumerate(BESIDE):
         root = tmp_path / str(number)
         (root / "sub").mkdir(parents=True)
@@ -327,7 +320,6 @@ def test_sidecars_are_found_by_names_and_titles(tmp_path: Path) -> None:
             for name, beside in files.items():
                 (root / name).write_bytes(b"")
                 assert read_facts(root / name, [root / each for each in beside if "json" in each]).problems == []
-    assert not failures, failures
 
 
 def test_json_of_other_programs_is_no_sidecar(tmp_path: Path) -> None:
@@ -372,13 +364,11 @@ CLOCKS = [
 ]
 
 
-def test_the_clock_of_the_place_stays_where_a_takeout_means_the_same_moment(tmp_path: Path) -> None:
-    failures = Failures()
+def test_the_clock_of_the_place_stays_where_a_takeout_means_the_same_moment(tmp_path: Path, failures: Failures) -> None:
     for written, offset, taken, differs in CLOCKS:
         with failures.of(written):
             found = facts(tmp_path, {"a.jpg.json": takeout("a.jpg")}, jpeg("red", exif_of(written, offset)))
             assert (found.header["taken"], bool(found.differing)) == (taken, differs)
-    assert not failures, failures
 
 
 def test_what_a_takeout_says(tmp_path: Path) -> None:
