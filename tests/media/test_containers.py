@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import ExifTags, Image
 
-from openvse.media import jxl
+from openvse.media import formats
 from openvse.media.containers import unread_facts
 from photographs import bag, exif_of, jpeg, photoshop, read_header, xmp_packet
 from tests.failures import Failures
@@ -124,7 +124,7 @@ def test_compressed_facts_are_counted_without_their_package(tmp_path: Path, monk
         (tmp_path / name).write_bytes(START + boxes)
     paths = [*map(tmp_path.joinpath, files), tmp_path / "gone.jxl"]
     assert unread_facts(paths) == []
-    monkeypatch.setattr(jxl, "is_installed", lambda name: False)
+    monkeypatch.setattr(formats, "is_installed", lambda name: False)
     (line,) = unread_facts(paths)
     assert names(line, "2 JPEG XL") and str(paths[0]) in line and "brotli" in line
     assert read_header(paths[0]) == {}

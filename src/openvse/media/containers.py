@@ -17,9 +17,8 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from openvse.errors import DataError
-from openvse.media.formats import MOST_XMP
+from openvse.media.formats import MOST_XMP, boxes_of
 from openvse.media.images import opened_image
-from openvse.media.jxl import boxes_of
 from openvse.media.names import escaped, format_of
 
 _MOST_TAGS = 200_000  # of a packet; each takes 100 bytes

@@ -22,8 +22,7 @@ from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 
 from openvse.errors import BadImageError, DataError, OpenVSEError
-from openvse.media.formats import OF_PILLOW, ImageFormat, plain_message
-from openvse.media.jxl import boxes_of
+from openvse.media.formats import OF_PILLOW, ImageFormat, boxes_of, plain_message
 from openvse.media.listing import PackedFile
 from openvse.media.names import PIXELS_VARIABLE, escaped, foreign_kind, format_of, known_formats, names_image, remedy
 from openvse.media.segments import ClipSegment
