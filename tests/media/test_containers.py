@@ -1,6 +1,7 @@
 """Facts that a container keeps apart: behind the pixels, compressed, or in several parts."""
 
 import io
+import resource
 import struct
 import zlib
 from pathlib import Path
@@ -93,6 +94,8 @@ HELD = [
     (jp2(b"JpgTiffExif->JP2" + BLOCK, JP2_XMP + XMP), "jp2", {**DATED, **WORDS}),
     (jp2(JP2_IPTC + photoshop(IPTC)[12:]), "jp2", NAMED),
     (plain("GIF")[:-1] + b"!\xff\x0bXMP DataXMP" + XMP + b"\1" + bytes(range(255, -1, -1)) + b"\0;", "gif", WORDS),
+    (plain("GIF")[:-1] + b"!\xff\x0bXMP DataXMP" * 1_000_000, "gif", {}),
+    (START + box(b"free", b"") * 200_000 + box(b"xml ", XMP), "jxl", {}),
     (png(profile("xmp", XMP)), "png", WORDS),
     (png(profile("APP1", b"http://ns.adobe.com/xap/1.0/\0" + XMP)), "png", WORDS),
     (png(chunk(b"iTXt", ITXT + b"\0\0\0\0" + XMP), chunk(b"eXIf", BLOCK), frames=3), "apng", {**DATED, **WORDS}),
@@ -116,6 +119,19 @@ def test_facts_are_found_wherever_the_file_keeps_them(tmp_path: Path, failures: 
             path = tmp_path / f"{number}.{suffix}"
             path.write_bytes(content)
             assert read_header(path) == said
+
+
+def test_large_files_are_not_read_into_memory(tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    starts = {"gif": plain("GIF")[:-1], "jp2": plain("JPEG2000"), "jxl": START}
+    for (suffix, start), said in zip(starts.items(), ({}, DATED, WORDS), strict=True):
+        with (tmp_path / f"a.{suffix}").open("wb") as file:  # with a hole, which takes no room
+            file.write(start + struct.pack(">I4sQ", 1, b"free", 1 << 31))
+            file.seek(len(start) + (1 << 31))
+            file.write(box(b"uuid", b"JpgTiffExif->JP2" + BLOCK) if suffix == "jp2" else box(b"xml ", XMP))
+        assert read_header(tmp_path / f"a.{suffix}") == said
+        assert unread_facts([tmp_path / f"a.{suffix}"]) == []
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000
 
 
 def test_compressed_facts_are_counted_without_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from openvse.errors import DataError
-from openvse.media.formats import MOST_XMP, boxes_of
+from openvse.media.formats import MOST_XMP, boxes_in
 from openvse.media.images import opened_image
 from openvse.media.names import escaped, format_of
 
@@ -25,7 +25,7 @@ _MOST_TAGS = 200_000  # of a packet; each takes 100 bytes
 _CHUNKS, _LARGEST_CHUNK = 200_000, 1 << 26  # of a PNG: the number looked at, and bytes of one that is read
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")
 _OF_PHOTOSHOP = b"Photoshop 3.0\0"
-_IN_GIF = re.compile(rb"!\xff\x0bXMP DataXMP(.*?)\x01\xff\xfe\xfd", re.DOTALL)
+_IN_GIF, _END_IN_GIF = b"!\xff\x0bXMP DataXMP", b"\x01\xff\xfe\xfd"
 _BOXES = {  # of a JPEG 2000, by their UUID
     b"JpgTiffExif->JP2": "exif",
     bytes.fromhex("be7acfcb97a942e89c71999491e3afac"): "xmp",
@@ -52,10 +52,10 @@ def held_in(path: Path) -> Iterator[tuple[Image.Exif, bytes | str, dict[Any, Any
         if isinstance(image, PngImageFile):
             _read_behind_pixels(image)
             _read_profiles(info)
-        elif isinstance(image, GifImageFile) and (match := _IN_GIF.search(path.read_bytes())):
-            info["xmp"] = match[1]
+        elif isinstance(image, GifImageFile):
+            info["xmp"] = _packet_in_gif(path)
         elif isinstance(image, Jpeg2KImageFile):
-            boxes = (data for kind, data in boxes_of(path.read_bytes()) if kind == b"uuid")
+            boxes = (data for kind, data in boxes_in(path) if kind == b"uuid")
             info |= {_BOXES[data[:16]]: data[16:] for data in boxes if data[:16] in _BOXES}
         xmp = info.get("xmp") or info.get("XML:com.adobe.xmp") or b""
         if isinstance(image, JpegImageFile):
@@ -94,6 +94,13 @@ def _read_behind_pixels(image: PngImageFile) -> None:
         if kind in (b"", b"IEND"):
             return
         at += length + 12
+
+
+def _packet_in_gif(path: Path) -> bytes:
+    """Return the packet of XMP in the beginning of a GIF, where programs put it, in front of the pixels."""
+    with path.open("rb") as file:
+        packet, end, _ = file.read(_LARGEST_CHUNK).partition(_IN_GIF)[2].partition(_END_IN_GIF)
+    return packet if end else b""
 
 
 def _read_profiles(info: dict[Any, Any]) -> None:

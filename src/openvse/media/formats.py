@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 from openvse.errors import BadImageError
 
@@ -27,6 +29,7 @@ HeldFacts: TypeAlias = "tuple[Image.Exif, bytes | str]"
 MOST_XMP = 8_000_000
 """The longest packet of XMP that is read."""
 
+_MOST_BOXES = 200_000  # looked at in a file
 _TURNS = {3: 3, 5: 8, 6: 6}  # how LibRaw calls the orientations of EXIF
 _CODESTREAM, _CONTAINER = b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n"
 _LENGTH_BITS = (9, 13, 18, 30)
@@ -144,23 +147,34 @@ def _like(pattern: bytes) -> Callable[[bytes], object]:
     return re.compile(pattern, re.DOTALL).match
 
 
-def boxes_of(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the type and the content of each box of a JPEG XL or JPEG 2000. A bare codestream has none."""
-    at = len(content) if content.startswith(_CODESTREAM) else 0
-    while at + 8 <= len(content):
-        size, head = int.from_bytes(content[at : at + 4], "big"), 8
-        if size == 1:
-            size, head = int.from_bytes(content[at + 8 : at + 16], "big"), 16
-        end = at + size if size else len(content)
-        if end < at + head:
+def boxes_of(file: BinaryIO, most: int = sys.maxsize) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the type of each box of a JPEG XL or JPEG 2000 and so many bytes of it. A bare codestream has none."""
+    at, end = 0, file.seek(0, io.SEEK_END)
+    while at + 8 <= end:
+        file.seek(at)
+        start, head = file.read(8), 8
+        if at == 0 and start.startswith(_CODESTREAM):
             return
-        yield content[at + 4 : at + 8], content[at + head : end]
-        at = end
+        size = int.from_bytes(start[:4], "big")
+        if size == 1:
+            size, head = int.from_bytes(file.read(8), "big"), 16
+        after = min(at + size, end) if size else end
+        if after < at + head:
+            return
+        yield start[4:], file.read(min(after - at - head, most))
+        at = after
+
+
+def boxes_in(path: Path) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the boxes of a file, each as far as facts may reach."""
+    with path.open("rb") as file:
+        yield from islice(boxes_of(file, MOST_XMP + 1), _MOST_BOXES)
 
 
 def size_of(content: bytes) -> tuple[int, int]:
     """Return width and height of a JPEG XL, before any turn. Raise BadImageError if it has no codestream."""
-    parts = (data[4 * (kind == b"jxlp") :] for kind, data in boxes_of(content) if kind in (b"jxlc", b"jxlp"))
+    file = io.BytesIO(content)
+    parts = (data[4 * (kind == b"jxlp") :] for kind, data in boxes_of(file, 16) if kind in (b"jxlc", b"jxlp"))
     stream = content if content.startswith(_CODESTREAM) else b"".join(part[:12] for part in parts)
     if len(stream) < 12:
         raise BadImageError("it is a JPEG XL file that is truncated or damaged")
@@ -195,19 +209,19 @@ def _opened_jxl(file: Path | io.BytesIO) -> Image.Image:
 def _held_in_jxl(path: Path) -> HeldFacts:
     from PIL import Image
 
-    boxes, exif = dict(_unpacked(path.read_bytes())), Image.Exif()
+    boxes, exif = dict(_unpacked(path)), Image.Exif()
     block = boxes.get(b"Exif", b"")
     exif.load(block if block[:2] in (b"II", b"MM") else block[4:])  # some writers leave the offset out
     return exif, boxes.get(b"xml ", b"")
 
 
-def _unpacked(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the boxes of a file. One of the type brob is another one behind its type, compressed."""
+def _unpacked(path: Path) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the boxes of a file that hold facts. One of the type brob is another one behind its type, compressed."""
     left = {b"Exif", b"xml "}
-    for kind, data in boxes_of(content):
-        if kind != b"brob":
+    for kind, data in boxes_in(path):
+        if kind in (b"Exif", b"xml "):
             yield kind, data
-        elif data[:4] in left and is_installed("brotli"):
+        elif kind == b"brob" and data[:4] in left and is_installed("brotli"):
             import brotli
 
             left.remove(data[:4])
@@ -219,7 +233,7 @@ def _unpacked(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _unread_jxl(path: Path) -> str:
-    if is_installed("brotli") or b"brob" not in dict(boxes_of(path.read_bytes())):
+    if is_installed("brotli") or all(kind != b"brob" for kind, _ in boxes_in(path)):
         return ""
     return "they are compressed: pip install brotli, and index them with --overwrite"
 
