@@ -24,7 +24,7 @@ import torch
 
 from _measure import environment, median_times, peak_memory, table
 from openvse.evaluation import rank_by_counting
-from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.report import evaluate_sets
 from openvse.functional import normalize
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet, Relevance

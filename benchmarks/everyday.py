@@ -210,7 +210,7 @@ def describe(photos: Path, count: int) -> None:
 
 def words(folder: Path) -> list[list[object]]:
     """Return index time, size and a search in a fresh process, each without the table of words and with it."""
-    from openvse.exporting.beside import write_towers
+    from openvse.exporting.write import write_towers
     from openvse.indexing import build_index
     from openvse.indexing.database import Database
     from openvse.indexing.manifest import place_of

@@ -37,7 +37,7 @@ from _measure import environment, table
 from everyday import PREPROCESSING, draw
 from openvse.aggregators import GPO, Max
 from openvse.conversion.convert import convert
-from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.report import evaluate_sets
 from openvse.features.writer import FeatureStoreWriter
 from openvse.functional import normalize, pad, position_mask
 from openvse.indexing import build_index

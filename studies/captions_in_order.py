@@ -31,8 +31,7 @@ import torch
 from names_of_classes import ALONE, difference, member_of, named, row, solved, unit
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
-from openvse.evaluation.evaluator import evaluate_sets
-from openvse.evaluation.report import Report
+from openvse.evaluation.report import Report, evaluate_sets
 from openvse.retrieval.build import build_model
 from openvse.retrieval.closed_form import NOISE_FLOOR, LinearMaps, described_by
 from openvse.retrieval.recipe import RetrievalRecipe

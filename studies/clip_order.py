@@ -19,7 +19,7 @@ from jaxtyping import Float
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.evaluation.embed import Member, embed_corpus
-from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.report import evaluate_sets
 from openvse.features.store import FeatureStore
 from openvse.model.two_tower import TwoTower
 from openvse.tasks.load import load_as

@@ -30,8 +30,7 @@ from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError
 from openvse.evaluation.embed import Member, drawn_for_bank, make_bank
-from openvse.evaluation.evaluator import evaluate_sets
-from openvse.evaluation.report import Report
+from openvse.evaluation.report import Report, evaluate_sets
 from openvse.features.store import FeatureStore
 from openvse.retrieval.build import build_model
 from openvse.retrieval.closed_form import NOISE_FLOOR, LinearMaps, described_by, linear_maps, maps_of_names

@@ -9,7 +9,7 @@ from typing import Any
 import openvse.search.provided as asked
 from openvse.conversion.weights import megabytes_of
 from openvse.encoding.run import bank_sentences
-from openvse.exporting.beside import write_towers
+from openvse.exporting.write import write_towers
 from openvse.features.extract import find_stored_features
 from openvse.indexing.embedding import StoredImages
 from openvse.model.two_tower import TwoTower

@@ -17,7 +17,7 @@ OF_HIT = {
     "fit": "`likely`, `possible` or `unlikely`, or empty if there is no probability.",
     "was": "the rank before the second model, or null.",
     "text": "the lines that were read in the image and have words of the sentence, at most three, each with `text`, "
-    "`confidence` and `box`.",
+    "`confidence`, `box` and `page`.",
     "thumbnail": "the address of a small picture.",
     "title": "the title as the page shows it: a caption, a title, another text of the metadata, or the file's name.",
     "probability": "the probability that the image is relevant, or null without one.",

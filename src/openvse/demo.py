@@ -10,8 +10,7 @@ from pathlib import Path
 from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.evaluation.embed import embed_corpus
-from openvse.evaluation.evaluator import evaluate_sets
-from openvse.evaluation.report import Report
+from openvse.evaluation.report import Report, evaluate_sets
 from openvse.features.store import FeatureStore
 from openvse.files import write_whole
 from openvse.indexing import Index

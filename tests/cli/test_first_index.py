@@ -91,7 +91,7 @@ def test_a_named_model_may_stand_before_the_folder(photos: Path, invoke, monkeyp
 
 
 def test_a_terminal_is_asked(photos: Path, monkeypatch) -> None:
-    from openvse.cli.commands.indexing import agree
+    from openvse.cli.commands.search import agree
 
     plan = opening.FirstIndex(photos, photos.parent / "photos.index", "clip-b32", 3)
     asked: list[str] = []

@@ -104,7 +104,7 @@ def test_a_check_looks_at_checksums_and_numbers(place: Path, index: Path, refuse
     words = ("index", place / "run" / "best", place / "album", "--out", index, "--check")
     assert invoke(*words).stdout == f"{index}: 20 images (20 unchanged, 0 unreadable)\n"
     monkeypatch.setattr("openvse.indexing.index.SMALL_BYTES", 0)
-    monkeypatch.setattr("openvse.indexing.maintenance.SMALL_BYTES", 0)
+    monkeypatch.setattr("openvse.indexing.writer.SMALL_BYTES", 0)
     (vectors,) = index.glob("vectors-*")
     stored = np.load(vectors, mmap_mode="r+")
     stored[3] = np.nan

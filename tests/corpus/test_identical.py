@@ -15,7 +15,7 @@ from openvse.corpus import Corpus
 from openvse.corpus.corpus import SharedTexts, merge_identical
 from openvse.datasets import open_corpus
 from openvse.datasets.check import check_data
-from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.report import evaluate_sets
 from openvse.functional import set_max_scores
 from openvse.types import EmbeddingSet
 from toy_data import MemoryFeatures, make_tokens

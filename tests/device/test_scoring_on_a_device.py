@@ -11,8 +11,8 @@ import torch
 
 from openvse.evaluation import rank_by_counting
 from openvse.evaluation.embed import Member
-from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.reliability import ScoreCounts
+from openvse.evaluation.report import evaluate_sets
 from openvse.evaluation.rerank import Reranker
 from openvse.fusion import ScoreAttentionFusion
 from openvse.similarities import SIMILARITIES, SetMax, Similarity

@@ -12,8 +12,7 @@ import torch
 from openvse.corpus import Corpus
 from openvse.errors import DataError
 from openvse.evaluation.embed import Member, make_bank
-from openvse.evaluation.evaluator import evaluate_sets
-from openvse.evaluation.report import Report
+from openvse.evaluation.report import Report, evaluate_sets
 from openvse.evaluation.rerank import Reranker
 from openvse.functional import normalize
 from openvse.scoring import hubs

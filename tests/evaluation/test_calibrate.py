@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from score_matrices import counted, drawn, member, relevance_of
 
 from openvse.errors import DataError
-from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.reliability import ScoreCounts, fit_calibration, fit_short, isotonic
+from openvse.evaluation.report import evaluate_sets
 from openvse.scoring.calibration import Calibration, CalibrationData
 
 DISTANCE = 3.0

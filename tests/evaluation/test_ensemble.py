@@ -15,7 +15,7 @@ from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError, StoreError
 from openvse.evaluation import rank_by_counting
 from openvse.evaluation.embed import Member, embed_corpus, embed_ensemble, mean_scores
-from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.report import evaluate_sets
 from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter
 from openvse.functional import normalize, set_max_scores

@@ -7,7 +7,7 @@ import torch
 import openvse
 from openvse.errors import DataError
 from openvse.evaluation.arrays import evaluate_arrays
-from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.report import evaluate_sets
 from openvse.functional import normalize
 from openvse.similarities import CSD, Fused, Order, SetMax
 from openvse.types import EmbeddingSet, Relevance

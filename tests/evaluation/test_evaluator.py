@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 
 from openvse.cli.app import app
 from openvse.errors import DataError, ModelError
-from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.ranking import ALONE, Processes
-from openvse.evaluation.report import Report
+from openvse.evaluation.report import Report, evaluate_sets
 from openvse.functional import normalize, set_max_scores
 from openvse.retrieval.build import build_model
 from openvse.types import EmbeddingSet, Relevance

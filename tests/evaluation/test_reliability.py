@@ -8,8 +8,8 @@ import torch
 from score_matrices import drawn, member, relevance_of
 
 from openvse.errors import OpenVSEError
-from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.reliability import Reliability, ScoreCounts, fit_calibration, measure_reliability, shown_images
+from openvse.evaluation.report import evaluate_sets
 from openvse.scoring.calibration import Calibration, CalibrationData
 
 LINE = Calibration(

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from openvse.errors import DataError, ModelError
 from openvse.evaluation.embed import Member
-from openvse.evaluation.evaluator import evaluate_sets
-from openvse.evaluation.report import Report
+from openvse.evaluation.report import Report, evaluate_sets
 from openvse.evaluation.rerank import Reranker
 from openvse.functional import normalize, set_max_scores
 from openvse.similarities import SetMax

@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 
 from openvse.cli.app import app
 from openvse.errors import ModelError
-from openvse.exporting import beside, write
-from openvse.exporting.beside import write_towers
+from openvse.exporting import write
+from openvse.exporting import write as beside
 from openvse.exporting.checking import Deviation
+from openvse.exporting.write import write_towers
 from openvse.indexing import Index, build_index
 from openvse.indexing.manifest import read_manifest
 from openvse.model.two_tower import TwoTower

@@ -12,8 +12,8 @@ from PIL import Image
 from colour_model import COLOURS, ColourModel, Pixels, paint
 from openvse.errors import DataError, IndexFormatError
 from openvse.indexing import Index, build_index
-from openvse.indexing.maintenance import forget_folder
 from openvse.indexing.manifest import IndexSettings
+from openvse.indexing.writer import forget_folder
 from openvse.media.segments import ClipSegment, cut_clip
 from openvse.media.videos import ClipSource, FrameSampling, clip_seconds, read_frames, read_poster
 from openvse.search import Page, Query, SearchEngine, find_duplicates

@@ -9,8 +9,8 @@ import pytest
 from colour_model import ColourModel, paint
 from openvse.errors import IndexFormatError
 from openvse.indexing import Index, build_index
-from openvse.indexing.maintenance import forget_folder
 from openvse.indexing.manifest import IndexSettings
+from openvse.indexing.writer import forget_folder
 from tests.naming import names, refusal
 
 

@@ -9,7 +9,7 @@ import pytest
 from colour_model import ColourModel
 from openvse.errors import IndexFormatError, ModelError
 from openvse.files import LOCK
-from openvse.indexing import Index, build_index, maintenance
+from openvse.indexing import Index, build_index, writer
 from openvse.indexing import index as layout
 from openvse.indexing.database import Entry, Root
 from openvse.indexing.manifest import MANIFEST, UNFINISHED, Item
@@ -260,7 +260,7 @@ def test_a_large_index_is_checked_on_request(
 ) -> None:
     """What is damaged is embedded again, and nothing else."""
     monkeypatch.setattr(layout, "SMALL_BYTES", 0)
-    monkeypatch.setattr(maintenance, "SMALL_BYTES", 0)
+    monkeypatch.setattr(writer, "SMALL_BYTES", 0)
     sound = Index.open(out, check=True).vectors.copy()
     (path,) = out.glob("vectors-*")
     flip(path, -1)

@@ -15,8 +15,8 @@ from colour_model import ColourModel, Pixels, paint
 from openvse.datasets.folder import open_folder
 from openvse.errors import DataError, IndexFormatError
 from openvse.indexing import Index, build, build_index, vector_files
-from openvse.indexing.maintenance import forget_folder
 from openvse.indexing.manifest import IndexSettings, Item
+from openvse.indexing.writer import forget_folder
 from openvse.media.listing import AGAIN
 from openvse.media.matching import composed
 from openvse.search import Query, SearchEngine

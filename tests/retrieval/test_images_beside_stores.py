@@ -11,7 +11,7 @@ import yaml
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError, StoreError
 from openvse.evaluation.embed import Member, embed_corpus
-from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.report import evaluate_sets
 from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter
 from openvse.model.two_tower import TwoTower

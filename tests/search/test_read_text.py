@@ -35,6 +35,8 @@ from openvse.media.text_reading import (
     _joined,
     as_read,
     pieces_of,
+    shown_lines,
+    stored_lines,
 )
 from openvse.search import Hit, Page, SearchEngine
 from openvse.search.exact import WordHits
@@ -217,16 +219,95 @@ def test_an_image_whose_reading_fails_is_indexed_and_named(model: Painter, photo
     assert again is not None and (again.read, again.failed) == (0, [])
 
 
-def test_files_of_which_only_page_1_is_read_are_counted(
-    model: Painter, reader: FakeReader, photos: Path, out: Path, caplog: pytest.LogCaptureFixture
+def save_fax(path: Path, *pages: str, also: Sequence[int] = ()) -> None:
+    """Write a TIFF of a page of each colour. The pages ``also`` are smaller copies of others."""
+    images = [Image.new("RGB", (32, 32), COLOURS[colour]) for colour in pages]
+    for place in also:
+        images[place].encoderinfo = {"tiffinfo": {254: 1}}
+    images[0].save(path, save_all=True, append_images=images[1:])
+
+
+def test_every_page_is_read_and_named(
+    model: Painter, photos: Path, out: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cover = Image.new("RGB", (32, 32), COLOURS["red"])
-    cover.save(photos / "fax.tif", save_all=True, append_images=[Image.new("RGB", (32, 32))])
-    cover.save(photos / "page.tif")
-    for told in (1, 0):
+    def read(reader: FakeReader) -> list[str]:
         caplog.clear()
         update(model, photos, out, reader)
-        assert len([line for line in caplog.messages if "page" in line]) == told
+        return [message.partition(str(photos))[2] or message for message in caplog.messages]
+
+    save_fax(photos / "fax.tif", "red", "white", "green", also=[1])
+    save_fax(photos / "page.tif", "red")
+    frames = [Image.new("RGB", (32, 32), COLOURS[colour]) for colour in ("blue", "red")]
+    frames[0].save(photos / "moving.gif", save_all=True, append_images=frames[1:])
+    assert read(FakeReader()) == ["1 file(s) have more frames: only the text of the first is read"]
+    said = {hit.id: hit.text for hit in found(model, out, "invoice kopfsteinpflaster", Page(only="words"))}
+    assert {name: shown_lines(lines) for name, lines in said.items()} == {
+        "fax.tif": "page 1: Invoice 2024-117 … page 2: Kopfsteinpflaster",
+        **{"page.tif": "Invoice 2024-117", "red.png": "Invoice 2024-117", "green.png": "Kopfsteinpflaster"},
+    }
+    assert [line.to_json()["page"] for line in said["fax.tif"]] == [1, 2]
+    monkeypatch.setattr("openvse.indexing.readings.MOST_OF_FILE", 2)
+    save_fax(photos / "fax.tif", "red", "green", "green")
+    part = "/fax.tif: its text is read in part: "
+    assert read(FakeReader()) == [f"{part}only its pages 1 to 2, as there are many or large ones"]
+    save_fax(photos / "fax.tif", "red", "green")
+    assert read(FakeReader(fails="green")) == [f"{part}without page 2: the model choked"]
+    whole = (photos / "fax.tif").read_bytes()
+    for cut, reason in (
+        (3000, "without page 2: an image of mode RGB: it is tr"),
+        (3200, "only its pages 1 to 1: Missing"),
+    ):
+        (photos / "fax.tif").write_bytes(whole[:-cut])
+        assert read(FakeReader())[0].startswith(part + reason)
+
+
+def line_at(left: float, top: float, text: str, *, is_upright: bool = True) -> TextLine:
+    corners = [(left, top), (left + 0.4, top), (left + 0.4, top + 0.02), (left, top + 0.02)]
+    return TextLine(text, 0.9, tuple((x, y) if is_upright else (1 - y, x) for x, y in corners))
+
+
+@pytest.mark.parametrize("is_upright", [True, False])
+def test_a_word_that_a_hyphen_breaks_is_joined(is_upright: bool) -> None:
+    """Within its column, to the next line; with a line that begins with a number, and at the end, it is none."""
+    columns = ["the gar-", "den and fen-", "ces 2024-", "cost a lot -", "no-"], ["one-", "two", "3 apples", "six-"]
+    lines = [
+        line_at(0.5 * column, 0.1 + 0.03 * row, text, is_upright=is_upright)
+        for column, texts in enumerate(columns)
+        for row, text in enumerate(texts)
+    ]
+    rows = json.loads(stored_lines(sorted(lines, key=lambda line: line.box[0][1])))
+    assert {row[0]: row[4] for row in rows if row[4:]} == {
+        "the gar-": "garden gar-den",
+        "den and fen-": "garden gar-den fences fen-ces",
+        "ces 2024-": "fences fen-ces",
+        **{"one-": "onetwo one-two", "two": "onetwo one-two"},
+    }
+
+
+def test_an_index_of_before_reads_the_other_pages_and_joins_words(model: Painter, photos: Path, tmp_path: Path) -> None:
+    class Columns(FakeReader):
+        def read(self, image: Image.Image) -> list[TextLine]:
+            return [line_at(0.1, 0.1 + 0.03 * row, line.text) for row, line in enumerate(super().read(image))]
+
+    reader, out = Columns({**dict.fromkeys(COLOURS, ()), "red": ["Kopfstein-", "pflaster liegt"]}), tmp_path / "index"
+    save_fax(photos / "fax.TIF", "blue", "red")
+    update(model, photos, out, reader)
+    with Database(out / read_manifest(out).items, write=True) as database:  # as it was
+        for key, lines in database.read("SELECT key, lines FROM readings WHERE lines != '[]'"):
+            old = json.dumps([row[:3] for row in json.loads(lines) if len(row) < 4 or row[3] != 2])
+            database.change("DELETE FROM readings WHERE key = ?", values=(key,))
+            database.change("INSERT INTO readings VALUES (?, ?)", values=(key, old))
+        database.set("read_pages", "")
+    assert names(found(model, out, "kopfsteinpflaster", Page(only="words"))) == []
+    reader.read_colours.clear()
+    update(model, photos, out, reader)
+    assert reader.read_colours == ["blue", "red"]
+    for query in ("kopfsteinpflaster", "kopfstein-pflaster", "kopfstein", "pflaster"):
+        assert set(names(found(model, out, query, Page(only="words")))) == {"fax.TIF", "red.png"}
+    hits = found(model, out, "anything", Page(where=("text contains steinpfl", "kind = image")))
+    assert set(names(hits)) == {"fax.TIF", "red.png"}
+    with Database(out / read_manifest(out).items, write=True) as database:
+        database.read("INSERT INTO texts (texts) VALUES ('integrity-check')")
 
 
 def test_a_stop_goes_on_and_a_search_works_before_it_is_done(model: Painter, photos: Path, tmp_path: Path) -> None:
@@ -356,9 +437,8 @@ def test_much_is_read_in_part_and_named(
 
     def boxes(_: RapidReader, pixels: np.ndarray, *, is_piece: bool = False) -> np.ndarray:
         seen.append(pixels.shape[:2])
-        return np.array(
-            [[[0, 20 * row], [2000, 20 * row], [2000, 20 * row + 4], [0, 20 * row + 4]] for row in range(50)]
-        )
+        rows = [[[0, 20 * row], [2000, 20 * row], [2000, 20 * row + 4], [0, 20 * row + 4]] for row in range(50)]
+        return np.array(rows, np.float32)
 
     monkeypatch.setattr(RapidReader, "_boxes", boxes)
     monkeypatch.setattr(
@@ -367,11 +447,11 @@ def test_much_is_read_in_part_and_named(
     reader = RapidReader()
     assert len(reader.read(Image.new("RGB", (2000, 1000)))) == MOST_LENGTH // 500 < 50 and "20" in reader.note
     monkeypatch.setattr("openvse.media.text_reading.MOST_LENGTH", 10**9)
-    Image.new("RGB", (300, 60_000)).save(photos / "strip.png")
+    Image.new("RGB", (300, 120_000)).save(photos / "strip.png")
     with caplog.at_level(logging.WARNING):
         update(model, photos, tmp_path / "index", reader)
     assert [record.args[0] for record in caplog.records] == [str(photos / "strip.png")]  # type: ignore[index]
-    assert "300 x 60000" in caplog.text and max(map(max, seen)) < 60_000 and len(seen) < MOST_PIECES + 10
+    assert "300 x 120000" in caplog.text and max(map(max, seen)) < 120_000 and len(seen) < MOST_PIECES + 10
 
 
 @pytest.mark.slow

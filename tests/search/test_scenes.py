@@ -7,7 +7,7 @@ from PIL import Image
 from colour_model import COLOURS, ColourModel
 from openvse.indexing import Index, build_index
 from openvse.search import Page, Query, SearchEngine
-from openvse.search.duplicates import are_same, first_of_scenes, unit_vectors
+from openvse.search.exact import are_same, first_of_scenes, unit_vectors
 
 
 @pytest.fixture(scope="module")

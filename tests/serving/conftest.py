@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from uvicorn import Server
 
 from openvse.indexing import build_index
+from openvse.indexing.readings import read_texts
 from openvse.media.text_reading import TextLine
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
@@ -129,6 +130,13 @@ class Signs:
     def read(self, image: Image.Image) -> list[TextLine]:
         self.num_read += 1
         return [TextLine("Beach bar", 0.98, BOX)] if image.size == SIGN else []
+
+
+def write_pages(place: Place, model: TwoTower) -> None:
+    """Add a TIFF of two pages to an index, and read its text, which is on the second one."""
+    draw_photo(1, (40, 30)).save(place.photos / "two.tif", save_all=True, append_images=[draw_photo(7, SIGN)])
+    build_index(model, place.photos, place.index)
+    read_texts(place.index, Signs())
 
 
 def wait_for(what: Callable[[], bool], *, seconds: float = 90) -> None:

@@ -18,7 +18,7 @@ from openvse.serving.served import Source
 from openvse.serving.service import Service
 from openvse.serving.settings import Settings
 from openvse_papers.vqa.explain import ServedAnswerer
-from tests.serving.conftest import Place, Running
+from tests.serving.conftest import Place, Running, write_pages
 from tests.serving.test_teaching_api import service_of as teaching_service
 from tests.teaching.folders import make_index
 
@@ -346,6 +346,22 @@ def test_regions_are_numbered_where_they_overlap(url: str, open_page: Open, trou
     assert (best["x"] - stage["x"]) / stage["width"] == pytest.approx(0.1, abs=0.02)
     assert best["width"] / stage["width"] == pytest.approx(0.5, abs=0.03)
     assert not serious(page) and not troubles
+
+
+def test_a_hit_shows_the_page_of_its_text(
+    own_place: Place, model: TwoTower, running: Callable[[Service], Running], open_page: Open, troubles: list[str]
+) -> None:
+    write_pages(own_place, model)
+    page = open_page(f"{running(Service(own_place.index, model, Settings())).url}/?q=beach bar")
+    loaded(page, 9)
+    expect(page.locator(".said").first).to_have_text("text: page 2: Beach bar")
+    page.locator(".card").first.click()
+    expect(page.locator("#panel-image")).to_have_attribute("src", re.compile("page=2"))
+    expect(page.locator("#text")).to_have_text("page 2: Beach bar")
+    wide, high = page.locator("#stage").evaluate("stage => [stage.clientWidth, stage.clientHeight]")
+    assert wide / high == pytest.approx(2, rel=0.05) and page.locator("#marks polygon").count() == 1
+    expect(page.locator("#look")).to_be_hidden()
+    assert not troubles
 
 
 def test_cards_show_whole_images_with_titles(

@@ -12,11 +12,12 @@ from openvse.indexing.readings import read_texts
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.hit_reranker import HitReranker
 from openvse.search import Page, Query, SearchEngine
+from openvse.serving.assistants import _compact
 from openvse.serving.schemas import FOUND_EXAMPLE, HIT_EXAMPLE
 from openvse.serving.service import Service
 from openvse.serving.settings import Limits, Settings
 from tests.conftest import draw_photo
-from tests.serving.conftest import BOX, SIGN, WORDS, Place, Signs, client_of, png
+from tests.serving.conftest import BOX, SIGN, WORDS, Place, Signs, client_of, png, write_pages
 
 DOG = "a red dog runs"
 
@@ -129,7 +130,7 @@ def test_text_that_was_read_and_one_hit_a_scene(own_place: Place, model: TwoTowe
         draw_photo(7, SIGN).save(own_place.photos / name)
     build_index(model, own_place.photos, own_place.index)
     read_texts(own_place.index, Signs())
-    line = {"text": "Beach bar", "confidence": 0.98, "box": [*map(list, BOX)]}
+    line = {"text": "Beach bar", "confidence": 0.98, "box": [*map(list, BOX)], "page": None}
     with client_of(Service(own_place.index, model, Settings())) as client:
 
         def hits(**asked: Any) -> list[dict[str, Any]]:
@@ -142,6 +143,17 @@ def test_text_that_was_read_and_one_hit_a_scene(own_place: Place, model: TwoTowe
         (first, *others) = hits(one_per="scene")
         assert first["alike"] >= 1 and not {"bar.png", "again.png"} & {hit["id"] for hit in others}
         assert [hit["id"] for hit in hits(only="words", where="text ~ beach*")] == ["again.png", "bar.png"]
+
+
+def test_the_page_of_a_text_is_named_and_shown(own_place: Place, model: TwoTower) -> None:
+    write_pages(own_place, model)
+    with client_of(Service(own_place.index, model, Settings())) as client:
+        hit, *_ = client.get("/api/search", params={"q": "the beach bar"}).json()["hits"]
+        assert (hit["id"], hit["text"][0]["page"]) == ("two.tif", 2)
+        assert _compact(hit)["text"] == ["page 2: Beach bar"]
+        shown = [client.get(f"{hit['thumbnail']}&page={page}") for page in range(4)]
+        assert [each.status_code for each in shown] == [422, 200, 200, 404]
+        assert [Image.open(io.BytesIO(each.content)).size for each in shown[1:3]] == [(40, 30), SIGN]
 
 
 def test_similar_leaves_out_the_item(client: TestClient, engine: SearchEngine) -> None:

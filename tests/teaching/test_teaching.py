@@ -15,7 +15,7 @@ import pytest
 import openvse.teaching.captions as captions_module
 import openvse.teaching.teacher as teacher_module
 from openvse.errors import DataError, IndexFormatError, MissingItemError, TextError
-from openvse.indexing import Index, build_index, maintenance
+from openvse.indexing import Index, build_index, writer
 from openvse.indexing.manifest import find_model
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.closed_form import described_by, linear_maps, maps_of_names, sentences_of
@@ -126,7 +126,7 @@ def test_the_index_on_the_disk_follows_once(tmp_path: Path, monkeypatch: pytest.
     first.teach(tmp_path / "photos" / "20.jpg", ["grass", "a red dog"])
     taught = embedded(first)
     with monkeypatch.context() as patched:
-        patched.setattr(maintenance, "sync", lambda path: 1 / 0)
+        patched.setattr(writer, "sync", lambda path: 1 / 0)
         refusal(ZeroDivisionError, first.close)
     assert Index.open(out, check=True).manifest.model == model.fingerprint
     first._teacher.close()

@@ -11,7 +11,7 @@ import pytest
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError
 from openvse.evaluation.embed import embed_corpus
-from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.report import evaluate_sets
 from openvse.features.store import FeatureStore
 from openvse.model.two_tower import TwoTower
 from openvse.tasks.load import load_as

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from openvse.datasets import open_corpus
 from openvse.errors import RecipeError
 from openvse.evaluation.embed import embed_corpus
-from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.report import evaluate_sets
 from openvse.features.store import FeatureStore
 from openvse.model.start import take_weights
 from openvse.model.two_tower import TwoTower

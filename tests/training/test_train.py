@@ -21,7 +21,7 @@ from openvse.corpus import Corpus
 from openvse.datasets import open_corpus
 from openvse.errors import DataError, ModelError, RecipeError, StoreError, TrainingError
 from openvse.evaluation.embed import embed_corpus
-from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.report import evaluate_sets
 from openvse.features.store import FeatureStore
 from openvse.features.writer import FeatureStoreWriter
 from openvse.files import locked

@@ -28,7 +28,8 @@ MISSING = f"Not installed: {INSTALL}".replace("[", r"\[")  # brackets are markup
 """The group of the commands of the training half, for installations without it."""
 
 # The modules of the commands, which register them when they are imported, if these are called otherwise.
-_MODULES = {"index": "indexing", "blend": "convert", "demo": "train", "export": "convert", "list": "lists"}
+_MODULES = {"duplicates": "search", "index": "search", "compare": "evaluate", "encode": "evaluate"}
+_MODULES |= {"blend": "convert", "demo": "train", "export": "convert", "list": "lists"}
 _SEARCH = ("duplicates", "index", "search", "serve")
 _TRAINING = ("blend", "compare", "convert", "data", "demo", "encode", "evaluate", "export", "extract", "list", "train")
 _BUILT_IN = (*_SEARCH, *_TRAINING)

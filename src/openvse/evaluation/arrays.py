@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from openvse.errors import DataError
-from openvse.evaluation.evaluator import evaluate_sets
-from openvse.evaluation.report import Report
+from openvse.evaluation.report import Report, evaluate_sets
 from openvse.functional import require_one_space, unit_embeddings
 from openvse.similarities import SetMax, Similarity
 from openvse.types import EmbeddingSet, Relevance

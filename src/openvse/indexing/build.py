@@ -23,7 +23,6 @@ from openvse.indexing.embedding import (
     keep_batches,
     rewritten_items,
 )
-from openvse.indexing.maintenance import damaged_items, rewrite, unused_rows
 from openvse.indexing.manifest import MANIFEST, UNFINISHED, Held, IndexManifest, IndexSettings, Place
 from openvse.indexing.scanning import (
     SECONDS,
@@ -35,7 +34,7 @@ from openvse.indexing.scanning import (
     new_metadata,
     note_metadata,
 )
-from openvse.indexing.writer import FoundIndex, IndexFolder, IndexWriter
+from openvse.indexing.writer import FoundIndex, IndexFolder, IndexWriter, damaged_items, rewrite, unused_rows
 from openvse.media.containers import unread_facts
 from openvse.media.listing import LeftOut
 from openvse.media.names import escaped

@@ -165,9 +165,9 @@ class Condition:
     def _on_lines(self) -> tuple[str, list[object]]:
         """Return the condition on one of the lines that were read in an image."""
         operator = "=" if self.operator == "!=" else self.operator
-        one, values = replace(self, operator=operator)._on_text("json_extract(line.value, '$[0]')")
-        lines = "readings, json_each(readings.lines) AS line"
-        test = f"EXISTS (SELECT 1 FROM {lines} WHERE readings.key = items.key AND {one})"
+        one, values = replace(self, operator=operator)._on_text("said.value")
+        lines = "readings, json_each(readings.lines) AS line, json_each(line.value) AS said"
+        test = f"EXISTS (SELECT 1 FROM {lines} WHERE readings.key = items.key AND said.key IN (0, 4) AND {one})"
         return (f"NOT {test}" if self.operator == "!=" else test), values
 
     def _on_metadata(self) -> tuple[str, list[object]]:

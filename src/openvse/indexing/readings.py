@@ -9,8 +9,9 @@ a search knows which words of an item were read. NULL means an image that could 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from PIL import Image
@@ -19,9 +20,19 @@ from openvse.errors import message_of
 from openvse.indexing.database import READER, Database
 from openvse.indexing.manifest import MANIFEST, damaged
 from openvse.indexing.writer import IndexFolder, disk_errors
-from openvse.media.images import has_more_pages, read_image
+from openvse.media.images import further_pages, has_more_pages, read_image
 from openvse.media.names import escaped
-from openvse.media.text_reading import READ_PX, TextReader, stored_lines
+from openvse.media.text_reading import (
+    MOST_LINES,
+    MOST_OF_FILE,
+    MOST_PIECES,
+    READ_PX,
+    TextLine,
+    TextReader,
+    lines_in,
+    pieces_of,
+    stored_lines,
+)
 from openvse.pipeline import Pace, WorkProgress, decoded, in_batches, tell_skipped
 
 _logger = logging.getLogger(__name__)
@@ -49,6 +60,8 @@ _TAKEN_AWAY = (
     *(f"DROP TRIGGER {name}" for name in ("read_gone", "read_new", "read_changed")),
     *(f"DROP TABLE {name}" for name in ("readings", "texts_count", "texts")),
 )
+_PAGES = "read_pages"  # the setting of an index that has the text of all pages
+_LETTERS, _DAMAGED = 2000, 10  # letters that take as long as a piece to search, and pieces that take as long as it
 _LACKING = "SELECT key, root, id FROM items WHERE kind = 'image' AND key NOT IN (SELECT key FROM readings) ORDER BY key"
 
 
@@ -82,7 +95,10 @@ def read_texts(
                 database.change(*_TAKEN_AWAY)
             if name and not database.has("readings"):
                 database.change(*_TABLES)
+            elif name and not database.setting(_PAGES):
+                _renew(database)
             database.set(READER, name)
+            database.set(_PAGES, "all" if name else "")
         if reader is None:
             return None
         folders = {root.number: root for root in index.roots}
@@ -119,11 +135,12 @@ def _read(
             problems = [(path, reason) for (_, path), reason in batch.failed]
             for (key, path), image in zip(batch.items, batch.values, strict=True):
                 try:
-                    pending.append((key, stored_lines(reader.read(image))))
+                    pages, notes = _read_pages(reader, path, image)
+                    pending.append((key, stored_lines([*chain.from_iterable(pages)])))
                     read += 1
-                    longer += has_more_pages(path)
-                    if note := getattr(reader, "note", ""):
-                        _logger.warning("%s: its text is read in part: %s", escaped(path), note)
+                    longer += len(pages) == 1 and has_more_pages(path)
+                    if notes:
+                        _logger.warning("%s: its text is read in part: %s", escaped(path), "; ".join(notes))
                 except Exception as error:  # whatever a reader does, the others are read
                     pending.append((key, None))
                     problems.append((path, f"its text cannot be read: {message_of(error)}"))
@@ -134,6 +151,48 @@ def _read(
     finally:
         keep()
         if longer:
-            _logger.warning("%s file(s) have more pages: only the text of page 1 is read", f"{longer:,}")
+            _logger.warning("%s file(s) have more frames: only the text of the first is read", f"{longer:,}")
     ((with_text,),) = database.read("SELECT COUNT(*) FROM readings WHERE lines != '[]'")
     return TextReport(reader.name, read, with_text, failed)
+
+
+def _read_pages(reader: TextReader, path: Path, first: Image.Image) -> tuple[list[list[TextLine]], list[str]]:
+    """Return the lines of each page of a file, of which the first is decoded, and what of it is read or not."""
+    pages, notes, left = [[*reader.read(first)]], [getattr(reader, "note", "")], float(MOST_OF_FILE)
+    left -= _work(first, pages[0])
+    try:
+        for page in further_pages(path):
+            if left <= 0:
+                notes.append(f"only its pages 1 to {len(pages)}, as there are many or large ones")
+                break
+            pages.append([])
+            try:
+                image = read_image(page)
+                pages[-1] = [replace(line, page=len(pages)) for line in reader.read(image)]
+                left -= _work(image, pages[-1])
+                notes.append(f"page {len(pages)}: {note}" if (note := getattr(reader, "note", "")) else "")
+            except Exception as error:
+                left -= _DAMAGED
+                notes.append(f"without page {len(pages)}: {message_of(error)}")
+    except Exception as error:  # the list of pages is damaged
+        notes.append(f"only its pages 1 to {len(pages)}: {message_of(error)}")
+    if len(pages) > 1:
+        pages[0] = [replace(line, page=1) for line in pages[0]]
+    if (count := sum(map(len, pages))) > MOST_LINES:
+        notes.append(f"only {MOST_LINES:,} of its {count:,} lines are kept")
+    return pages, [note for note in notes if note]
+
+
+def _work(page: Image.Image, lines: Sequence[TextLine]) -> float:
+    """Return the work of reading a page, in pieces to search. Many letters take long, too."""
+    return min(MOST_PIECES, len(pieces_of(*page.size))) + sum(len(line.text) for line in lines) / _LETTERS
+
+
+def _renew(database: Database) -> None:
+    """Forget texts of which only the first page was read, and join broken words in the others."""
+    database.change(
+        "DELETE FROM readings WHERE key IN (SELECT key FROM items WHERE id LIKE '%.tif' OR id LIKE '%.tiff')"
+    )
+    for key, lines in database.read("SELECT key, lines FROM readings WHERE lines LIKE '%-\",%'"):
+        database.change("DELETE FROM readings WHERE key = ?", values=(key,))
+        database.change("INSERT INTO readings VALUES (?, ?)", values=(key, stored_lines(lines_in(lines))))

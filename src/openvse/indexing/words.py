@@ -95,8 +95,8 @@ def words_of(stored: bytes, metadata: str | None) -> str:
 
 
 def words_in(lines: str | None) -> str:
-    """Return the words of a text that was read, for the table. Each of its lines is a line."""
-    return "\n".join(line_of(_parts(text)) for text, *_ in parse_json(lines or "[]"))
+    """Return the words of a text that was read, for the table. Each of its lines is a line, with its broken words."""
+    return "\n".join(line_of(_parts(" ".join((row[0], *row[4:])))) for row in parse_json(lines or "[]"))
 
 
 def misread_as(parts: Sequence[str]) -> list[str]:

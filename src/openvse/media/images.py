@@ -12,12 +12,13 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeAlias
 
 import numpy as np
-from PIL import ExifTags, Image, ImageChops, ImageMode, ImageOps, PngImagePlugin, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageChops, ImageMode, ImageOps, ImageSequence, PngImagePlugin, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 
@@ -61,6 +62,7 @@ _PARTS = 32  # packed texts and profiles of a PNG, each of which takes up to 0.2
 _LISTS = 65_536  # bytes that list the parts of an AVIF, of which a part takes about 50
 _COEFFICIENTS = 6  # numbers of two bytes, for each pixel of the limit, that a progressive JPEG may take
 _AT_ONCE = 1 << 22  # pixels that are converted at a time, so that a conversion needs little memory of its own
+_TIFF_KIND, _NO_PAGE, _MOST_PAGES = 254, 0b101, 5000  # a smaller copy of another page, or a mask
 _TIFF_BITS, _TIFF_INVERTED, _TIFF_SIGN, _TIFF_NO_DATA = 258, 262, 339, 42113
 _NO_NUMBER = 1e30  # what programs write for "no data", as the lowest number of 32 bits, lies beyond
 _SRGB_WITHIN = 2  # of 255
@@ -204,6 +206,26 @@ def has_more_pages(source: Path | bytes) -> bool:
             image.seek(1)
         return bool(getattr(image, "is_animated", False)) and image.size == size
     return False
+
+
+def further_pages(source: Path) -> Iterator[Image.Image]:
+    """Yield the pages of a TIFF behind the first, for ``read_image``. Smaller copies of pages and masks are none."""
+    with opened_image(source) as image:
+        last = _MOST_PAGES if image.format == "TIFF" else 1
+        for page in islice(ImageSequence.Iterator(image), 1, last):
+            if not getattr(page, "tag_v2", {}).get(_TIFF_KIND, 0) & _NO_PAGE:
+                yield page
+
+
+def read_page(source: Path, number: int) -> Image.Image:
+    """Decode a page of a TIFF behind the first one, which is 1, as ``read_image`` does."""
+    reason = "there is none"
+    try:
+        for page in islice(further_pages(source), number - 2, None):
+            return read_image(page)
+    except Exception as error:
+        reason = reason_of(error)
+    raise BadImageError(f"{escaped(source)}: page {number}: {reason}")
 
 
 @contextmanager

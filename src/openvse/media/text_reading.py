@@ -8,7 +8,8 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 LEAST_CONFIDENCE = 0.7
 """The lowest confidence of a line that is kept (``docs/ranking.md``)."""
 
-MOST_LINES = 1000
-"""The largest number of lines of an image, and of characters of a line, that are kept."""
+MOST_LINES = 5000
+"""The largest number of lines of a file, and of characters of a line, that are kept."""
 
 READ_PX = 1000
 """The shorter side to which an image is decoded for reading. A JPEG keeps at least twice as many pixels."""
@@ -35,15 +36,16 @@ WHOLE_PX = 2500
 PIECE_PX, OVERLAP_PX = 1100, 160
 """The longest side of a piece, in which small signs are found, and the pixels that neighbouring pieces share."""
 
-MOST_PIECES = 40
-"""The largest number of pieces. A picture of more is read smaller."""
+MOST_PIECES, MOST_OF_FILE = 100, 400
+"""The largest numbers of pieces of a picture, of which one of more is read smaller, and of the pages of a file."""
 
 MOST_LENGTH = 10_000
-"""The largest sum of the lengths of the lines of a picture that are read, in units of their heights."""
+"""The largest sum of the lengths of the lines that are read in up to 8 pieces, in units of their heights."""
 
 _LEAST_PX, _ROW_PX = 30, 10
 _THICKER = 1.4  # parts of one line, together, are at most so many times as thick as one of them
-
+_PITCH = 0.5, 3.0  # heights of a line to the next one of the same column, at least and at most
+_BROKEN = re.compile("[^\\W\\d_]+[-\u2010\u00ad]$")
 
 _UNREAD = re.compile("[\u0386-\u0390\u03aa-\u03b0\u03c2\u03ca-\u03ce\u1e00-\u1e9f\u1ea1-\u1ed2\u1ed4-\u1fff]")
 
@@ -63,15 +65,17 @@ class TextLine:
     """A line of text in an image, and the reader's confidence, from 0 to 1.
 
     The box has four corners, clockwise from the beginning of the text, each as shares of the width and height.
+    ``page`` counts from 1, and is None in a file of one page.
     """
 
     text: str
     confidence: float
     box: tuple[tuple[float, float], ...]
+    page: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the line in its JSON form."""
-        return {"text": self.text, "confidence": self.confidence, "box": [list(each) for each in self.box]}
+        return asdict(self) | {"box": [list(each) for each in self.box]}
 
 
 @runtime_checkable
@@ -133,7 +137,7 @@ class RapidReader:
             down = sorted([*lines, *large], key=lambda box: (round(box[0, 1] / _ROW_PX), box[0, 0]))
             boxes = np.array(down, np.float32).reshape(-1, 4, 2)
         lengths = np.cumsum([max(sides := _sides(box)) / max(1.0, min(sides)) for box in boxes])
-        if len(boxes) > (count := int(np.searchsorted(lengths, MOST_LENGTH, "right"))):
+        if len(boxes) > (count := int(np.searchsorted(lengths, MOST_LENGTH * max(8, len(pieces)) // 8, "right"))):
             self.note = f"only {count:,} of its {len(boxes):,} lines are read, as they are long"
         return self._lines(pixels, boxes[:count])
 
@@ -230,16 +234,55 @@ def open_reader(reader: str | TextReader, threads: int | None = None) -> TextRea
 def stored_lines(lines: Sequence[TextLine]) -> str:
     """Return the lines of sufficient confidence as JSON, cut to the number and length that an index has room for.
 
-    A line of one letter or digit is left out: in photographs, most of these are shapes and no text.
+    A line of one letter or digit is left out: in photographs, most of these are shapes and no text. Behind a line are
+    its page, in a file of several, and both forms of the words that a hyphen breaks at one of its ends.
     """
-    kept: list[tuple[str, float, object]] = []
+    kept: list[TextLine] = []
     for each in lines:
         if each.confidence >= LEAST_CONFIDENCE and sum(map(str.isalnum, each.text)) > 1:
             words = each.text[:MOST_LINES].encode("utf-8", "replace").decode().split()
-            kept.append((" ".join(words), each.confidence, each.box))
-    return json.dumps(kept[:MOST_LINES], separators=(",", ":"), allow_nan=False)
+            kept.append(replace(each, text=" ".join(words)))
+    broken = _broken_words(kept[:MOST_LINES])
+    rows = [[each.text, each.confidence, each.box, each.page, broken.get(at)] for at, each in enumerate(kept)]
+    short = [row[: 5 if row[4] else 4 if row[3] else 3] for row in rows[:MOST_LINES]]
+    return json.dumps(short, separators=(",", ":"), allow_nan=False)
 
 
 def lines_in(stored: str) -> list[TextLine]:
     """Return the lines that ``stored_lines`` made."""
-    return [TextLine(text, sure, tuple((x, y) for x, y in box)) for text, sure, box in json.loads(stored)]
+    return [
+        TextLine(text, sure, tuple((x, y) for x, y in box), *more[:1]) for text, sure, box, *more in json.loads(stored)
+    ]
+
+
+def _broken_words(lines: Sequence[TextLine]) -> dict[int, str]:
+    """Return the words that a hyphen breaks at the end of a line, whole and with it, by the places of both lines."""
+    words: dict[int, str] = {}
+    for place, line in enumerate(lines):
+        if not _BROKEN.search(line.text) or len(line.box) != 4:
+            continue
+        first, (start, right, _, below) = line.text.split()[-1], np.array(line.box, float)
+        with suppress(np.linalg.LinAlgError):  # a box without area
+            others = [at for at, each in enumerate(lines) if each.page == line.page and len(each.box) == 4]
+            corners = np.array([lines[at].box[:2] for at in others], float) - start
+            seen = np.linalg.solve(np.stack([right - start, below - start], 1), corners.reshape(-1, 2).T)
+            (left, end), down = seen[0].reshape(-1, 2).T, seen[1].reshape(-1, 2)[:, 0]
+            fits = (down > _PITCH[0]) & (down < _PITCH[1]) & (left < 0.5) & (end > 0)
+            after = others[int(np.where(fits, down, np.inf).argmin())]
+            last = lines[after].text.split()[0]
+            if fits.any() and last[0].isalpha():
+                for at in (place, after):
+                    words[at] = f"{words.get(at, '')} {first[:-1]}{last} {first[:-1]}-{last}".strip()
+    return words
+
+
+def shown_lines(lines: Sequence[TextLine]) -> str:
+    """Return lines as one, with the page before the first line of each.
+
+    Examples:
+        >>> shown_lines([TextLine("Total", 0.9, (), 3), TextLine("12,50", 0.9, (), 3), TextLine("Sum", 0.9, (), 4)])
+        'page 3: Total … 12,50 … page 4: Sum'
+    """
+    before = [None, *(line.page for line in lines)]
+    pages = (f"page {line.page}: " * (line.page != last) for line, last in zip(lines, before, strict=False))
+    return " … ".join(page + line.text for page, line in zip(pages, lines, strict=True))

@@ -31,7 +31,6 @@ from openvse.encoders.transformers_text import states_can_be_stored
 from openvse.errors import DataError, OpenVSEError
 from openvse.evaluation.comparison import Comparison, MeasuredRun, Row
 from openvse.evaluation.embed import EmbeddedEnsemble, HubsOut, Member, drawn_for_bank, embed_ensemble, make_bank
-from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.reliability import (
     MIN_SHORT,
     SHORT,
@@ -53,6 +52,7 @@ from openvse.evaluation.report import (
     Report,
     Shown,
     TestProtocol,
+    evaluate_sets,
     largest_changes,
     one_per_image,
     protocols,

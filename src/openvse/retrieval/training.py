@@ -28,9 +28,9 @@ from openvse.encoders import TextEncoder
 from openvse.encoders.transformers_text import TransformersText
 from openvse.errors import DataError, NoCaptionsError, RecipeError, TrainingError
 from openvse.evaluation.embed import Member, drawn_for_bank, embed_corpus, make_bank
-from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.metrics import chance_metrics
 from openvse.evaluation.ranking import ALONE, Processes
+from openvse.evaluation.report import evaluate_sets
 from openvse.features.store import FeatureStore
 from openvse.model.base import Model
 from openvse.model.start import Start

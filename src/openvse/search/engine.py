@@ -26,7 +26,6 @@ from openvse.runtime.arrays import ArraySet, embeds_gaussians, turned, uncertain
 from openvse.runtime.model import load_embedder
 from openvse.scoring.calibration import PART, Calibration, moved_by
 from openvse.search.catalogue import Catalogue, IndexCatalogue
-from openvse.search.duplicates import are_same, first_of_scenes, unit_vectors
 from openvse.search.exact import (
     DEPTH,
     EmbeddedQueries,
@@ -34,10 +33,13 @@ from openvse.search.exact import (
     Ranking,
     ScoreBest,
     WordHits,
+    are_same,
     as_arrays,
     comparison_of,
     embed_queries,
+    first_of_scenes,
     joined,
+    unit_vectors,
 )
 from openvse.search.hits import Answer, Hit, Hits, Judgements, Probabilities, lines_with, title_of
 from openvse.search.provided import STORE_ADDRESS, STORE_CATALOGUE, TEACHER, Teaches

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from openvse.errors import MissingItemError, OpenVSEError
 from openvse.media.segments import ClipSegment, clock, file_of
+from openvse.media.text_reading import shown_lines
 from openvse.output.documents import html_page, percent
 from openvse.output.thumbnails import thumbnail_uri
 from openvse.search.hits import Hit
@@ -83,8 +84,7 @@ def _card(hit: Hit, *, badge: str, caption: str, small: Callable[[Path | ClipSeg
         else f' <span class="fit" title="probability: {percent(hit.probability)}">{hit.fit}</span>'
     )
     text = f'<span class="caption">{escape(caption)}</span>' if caption else ""
-    lines = " … ".join(line.text for line in hit.text)
-    text += f'<span class="caption">text: {escape(lines)}</span>' if lines else ""
+    text += f'<span class="caption">text: {escape(shown_lines(hit.text))}</span>' if hit.text else ""
     text += f'<span class="caption">and {hit.alike} like it</span>' if hit.alike else ""
     time = f'<span class="span">{span}</span>' if span else ""
     return (

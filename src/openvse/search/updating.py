@@ -16,10 +16,9 @@ from openvse.indexing.build import IndexReport, build_index
 from openvse.indexing.database import READER
 from openvse.indexing.embedding import Sharing, StoredImages
 from openvse.indexing.index import Index
-from openvse.indexing.maintenance import forget_folder
 from openvse.indexing.manifest import IndexSettings, place_of
 from openvse.indexing.readings import TextReport, read_texts
-from openvse.indexing.writer import IndexFolder
+from openvse.indexing.writer import IndexFolder, forget_folder
 from openvse.media.text_reading import TextReader, open_reader
 from openvse.pipeline import WorkProgress
 from openvse.runtime.beside import Towers, remove_other_towers

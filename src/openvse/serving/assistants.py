@@ -188,7 +188,8 @@ def _fitted(found: Mapping[str, Any], room: int) -> types.CallToolResult:
 
 def _compact(hit: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an assistant can use of a hit: no address, no boxes of lines, and nothing that is empty."""
-    some = {**hit, "thumbnail": None, "text": [line["text"] for line in hit["text"]]}
+    read = [f"page {line['page']}: {line['text']}" if line["page"] else line["text"] for line in hit["text"]]
+    some = {**hit, "thumbnail": None, "text": read}
     return {name: value for name, value in some.items() if value not in (None, "", [])}
 
 

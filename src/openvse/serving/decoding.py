@@ -17,7 +17,7 @@ from typing import IO, Any
 from PIL import Image
 
 from openvse.errors import BadImageError, OpenVSEError
-from openvse.media.images import pixel_limit, read_image
+from openvse.media.images import pixel_limit, read_image, read_page
 from openvse.media.names import known_formats
 from openvse.media.videos import read_poster
 from openvse.registry import load_plugin, loaded_plugins
@@ -164,13 +164,14 @@ def _read(file: IO[bytes]) -> tuple[Mapping[str, Any], bytes]:
 def decode(task: Mapping[str, Any], content: bytes) -> tuple[Mapping[str, Any], bytes]:
     """Do a task, and return what is told of the result, and its bytes.
 
-    ``small`` makes a WebP of a file or of the middle of a clip. ``query`` makes a small file of an uploaded picture,
-    which every browser can show, and ``pixels`` its pixels.
+    ``small`` makes a WebP of a file, of a page of a TIFF or of the middle of a clip. ``query`` makes a small file of an
+    uploaded picture, which every browser can show, and ``pixels`` its pixels.
     """
     encoded = io.BytesIO()
     if task["kind"] == "small":
         side, quality, most = task["side"], task["quality"], task["most"]
-        image = read_poster(Path(os.fsdecode(content)), shorter_side=side)
+        path, page = Path(os.fsdecode(content)), task["page"]
+        image = read_poster(path, shorter_side=side) if page == 1 else read_page(path, page)
         while True:
             image.thumbnail((side, side))
             image.save(encoded, "WEBP", quality=quality)

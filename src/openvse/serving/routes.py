@@ -211,16 +211,20 @@ def item(request: Request, key: ItemKey) -> dict[str, Any]:
     "/items/{key}/thumbnail", tags=["items"], response_class=Response, responses={200: {"content": {"image/webp": {}}}}
 )
 async def thumbnail(
-    request: Request, key: ItemKey, large: bool = False, v: Annotated[str, Query(max_length=64)] = ""
+    request: Request,
+    key: ItemKey,
+    large: bool = False,
+    page: Annotated[int, Query(ge=1, le=5000)] = 1,
+    v: Annotated[str, Query(max_length=64)] = "",
 ) -> Response:
-    """Return a thumbnail of an item, or with large, one of at most 1,280 pixels."""
+    """Return a thumbnail of an item or of a page of a TIFF, or with large, one of at most 1,280 pixels."""
     service = _service(request)
     version = await run_in_threadpool(service.served.version, key)
     caching = "private, max-age=31536000, immutable" if v else "private, no-cache"
-    headers = {"etag": f'"{key}-{version}-{int(large)}"', "cache-control": caching}
+    headers = {"etag": f'"{key}-{version}-{int(large)}-{page}"', "cache-control": caching}
     if (held := _held(request, headers)) is not None:
         return held
-    return Response(await service.thumbnail(key, large=large), media_type="image/webp", headers=headers)
+    return Response(await service.thumbnail(key, large=large, page=page), media_type="image/webp", headers=headers)
 
 
 @api.get(

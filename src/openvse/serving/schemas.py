@@ -250,7 +250,7 @@ HIT_EXAMPLE: dict[str, Any] = {
     "title": "A dog runs on a beach.",
     "by": "both",
     "matched": ["beach"],
-    "text": [{"text": "Beach bar", "confidence": 0.98, "box": [[0.1, 0.2], [0.5, 0.2], [0.5, 0.3], [0.1, 0.3]]}],
+    "text": [{"text": "Beach bar", "confidence": 0.98, "box": [[0, 0], [1, 0], [1, 0.3], [0, 0.3]], "page": 3}],
     "alike": 0,
     "thumbnail": "/api/items/17/thumbnail?v=18a2-3f21",
 }

@@ -361,7 +361,7 @@ class Service:
             raise MissingItemError("the server no longer has this image: send it again")
         return content
 
-    async def thumbnail(self, key: int, *, large: bool = False, most: int | None = None) -> bytes:
+    async def thumbnail(self, key: int, *, large: bool = False, page: int = 1, most: int | None = None) -> bytes:
         """Return an item, or a frame from the middle of a clip, as a small WebP, or a large one for the panel.
 
         If it has more than ``most`` bytes, its quality is lowered, and then its size.
@@ -369,14 +369,14 @@ class Service:
         served = self.served
 
         def found() -> tuple[Path, str, bytes | None]:
-            name = f"{key} {served.version(key)} {large} {most}"
+            name = f"{key} {served.version(key)} {large} {page} {most}"
             return served.file(key), name, self.thumbnails.find(name)
 
         async with asyncio.timeout(self.limits.timeout):
             path, name, content = await asyncio.to_thread(found)
             if content is None:
                 side, quality = (LARGE_PX, 82) if large else (THUMBNAIL_PX, 78)
-                task = {"kind": "small", "side": side, "quality": quality, "most": most}
+                task = {"kind": "small", "side": side, "quality": quality, "page": page, "most": most}
                 try:
                     content = await self.decoders.decoded(task, os.fsencode(path))
                 except SlowImageError:

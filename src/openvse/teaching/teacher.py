@@ -30,16 +30,15 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from openvse.errors import DataError, IndexFormatError, MissingItemError, OpenVSEError, message_of
-from openvse.exporting.beside import write_towers
+from openvse.exporting.write import write_towers
 from openvse.files import locked
 from openvse.indexing.database import ItemTable
 from openvse.indexing.index import Index
-from openvse.indexing.maintenance import replace_embeddings
 from openvse.indexing.manifest import place_of, read_manifest
 from openvse.indexing.scanning import METADATA, note_captions
 from openvse.indexing.vector_files import MappedVectors
 from openvse.indexing.words import query_words
-from openvse.indexing.writer import IndexFolder, disk_errors
+from openvse.indexing.writer import IndexFolder, disk_errors, replace_embeddings
 from openvse.media.names import escaped
 from openvse.model.two_tower import Tower, TwoTower
 from openvse.retrieval.closed_form import (

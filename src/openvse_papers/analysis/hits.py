@@ -14,7 +14,7 @@ import torch
 
 from openvse.corpus import Corpus
 from openvse.errors import BadImageError
-from openvse.evaluation.evaluator import evaluate_sets
+from openvse.evaluation.report import evaluate_sets
 from openvse.features.store import open_store
 from openvse.media.listing import ImageFile
 from openvse.media.videos import read_poster

@@ -20,9 +20,8 @@ from openvse.corpus import Corpus
 from openvse.corpus.identity import SplitData
 from openvse.errors import OpenVSEError, nearest
 from openvse.evaluation.embed import embed_corpus
-from openvse.evaluation.evaluator import evaluate_sets
 from openvse.evaluation.metrics import RECALLS, Metrics, metric_names, metric_of
-from openvse.evaluation.report import metric_title
+from openvse.evaluation.report import evaluate_sets, metric_title
 from openvse.features.store import FeatureStore
 from openvse.files import locked, made, read_json, write_whole
 from openvse.model.two_tower import TwoTower

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from openvse.cli.app import app
-from openvse.cli.commands.indexing import Yes, index_of
-from openvse.cli.commands.search import warn_of_far
+from openvse.cli.commands.search import Yes, index_of, warn_of_far
 from openvse.cli.options import Device, Engine, Rerank, Reranking, Threads, argument, few_first, option, with_settings
 from openvse.cli.progress import note, warn
 from openvse.errors import IndexFormatError, OpenVSEError

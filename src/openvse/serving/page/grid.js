@@ -1,7 +1,7 @@
 // The images that were found: one card each, moved through with the arrow keys.
 
 import { address } from "./api.js";
-import { make, score } from "./words.js";
+import { make, paged, score } from "./words.js";
 
 export class Grid {
   constructor(list, { onOpen, onMore, under }) {
@@ -89,7 +89,7 @@ export class Grid {
     const fit = hit.fit;
     const likely = fit ? `, ${fit}` : "";
     const said = hit.matched.length ? `, has the words ${hit.matched.join(", ")}` : "";
-    const read = hit.text.map((line) => line.text).join(" … ");
+    const read = paged(hit.text).join(" … ");
     const others = hit.alike ? `, and ${hit.alike} more that ${hit.alike === 1 ? "is" : "are"} nearly the same` : "";
     const moved = hit.was === null || hit.was === hit.rank ? "" : `, was ${hit.was}`;
     const card = make("button", { type: "button", className: "card", tabIndex: place ? -1 : 0, "aria-label": `${hit.rank}. ${hit.title}, score ${score(hit.score)}${likely}${said}${read ? `, text: ${read}` : ""}${others}${moved}` });

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { describeLooked, drawLooked, shadedWords } from "./heat.js";
-import { date, make, percent, score, size } from "./words.js";
+import { date, make, paged, percent, score, size } from "./words.js";
 
 const by = (id) => document.getElementById(id);
 const ANIMATED = /\.(gif|webp)$/i;
@@ -43,7 +43,8 @@ export class Panel {
     by("panel-body").scrollTop = 0;
     by("previous").disabled = isFirst;
     by("next").disabled = isLast;
-    by("ask-form").hidden = !answers || !shows;
+    const page = hit.text[0]?.page ?? 1;  // the model has seen the first one
+    by("ask-form").hidden = !answers || !shows || page > 1;
     by("stage").hidden = by("original").hidden = !shows;
     by("answers").replaceChildren();
     const image = by("panel-image");
@@ -51,12 +52,12 @@ export class Panel {
     image.src = api.address(hit.thumbnail);
     const large = new Image();
     large.onload = () => { if (this.hit === hit && !this.moves) image.src = large.src; };
-    large.src = `${api.address(hit.thumbnail)}&large=true`;
+    large.src = `${api.address(hit.thumbnail)}&large=true&page=${page}`;
     this.#scores(hit);
-    this.#mark(hit.text);
+    this.#mark(hit.text.filter((line) => (line.page ?? 1) === page));
     this.#unload();
     this.#clearLook();
-    by("look").hidden = !query.q || !looks || !shows;
+    by("look").hidden = !query.q || !looks || !shows || page > 1;
     this.#facts(hit);
     if (this.looks && !by("look").hidden) this.#look();
   }
@@ -151,8 +152,8 @@ export class Panel {
       by("facts").replaceChildren(...rows({ Name: item.id, Size: size(item.size), Changed: date(item.modified), ...(item.kind === "image" ? {} : { Kind: item.kind }) }));
       by("captions").replaceChildren(...item.captions.map((text) => make("li", {}, text)));
       by("captions-box").hidden = !item.captions.length;
-      const found = new Set(hit.text.map((line) => line.text));
-      by("text").replaceChildren(...item.text.map((line) => make("li", { className: found.has(line.text) ? "found" : "" }, line.text)));
+      const found = new Set(hit.text.map((line) => `${line.page} ${line.text}`)), read = paged(item.text);
+      by("text").replaceChildren(...item.text.map((line, place) => make("li", { className: found.has(`${line.page} ${line.text}`) ? "found" : "" }, read[place])));
       by("text-box").hidden = !item.text.length;
       if (item.captions.length) by("panel-image").alt = item.captions[0];
       const said = Object.entries(item.metadata).filter(([key]) => !HIDDEN_KEYS.has(key));

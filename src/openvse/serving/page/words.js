@@ -19,6 +19,9 @@ export function size(bytes) {
   return `${(bytes / 1000 ** power).toPrecision(3)} ${["", "kB", "MB", "GB"][power]}`;
 }
 
+// Lines of text, each with its page where another one begins.
+export const paged = (lines) => lines.map(({ text, page }, place) => (page && page !== lines[place - 1]?.page ? `page ${page}: ${text}` : text));
+
 export const date = (text) => new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" }).format(new Date(text));
 
 export function make(tag, attributes = {}, ...inside) {
