@@ -407,8 +407,8 @@ def test_coordinates_have_names_if_nothing_else_names_the_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     near, far = (jpeg("red", exif_of(place=at)) for at in ((60.4, 5.3), (58.0, 5.3)))
-    assert "place" not in facts(tmp_path, {}, near).header or headers._known_places() is not None
-    monkeypatch.setattr(headers, "_known_places", Gazetteer)
+    assert "place" not in facts(tmp_path, {}, near).header or headers._gazetteer() is not None
+    monkeypatch.setattr(headers, "_gazetteer", Gazetteer)
     assert facts(tmp_path, {}, near).header["place"] == ["Bergen", "Vestland", "Norway"]
     assert "place" not in facts(tmp_path, {}, far).header
     named = xmp_packet('photoshop:City="Bergenhus"')

@@ -374,7 +374,11 @@ def coordinates_of(latitude: float, longitude: float) -> Header:
 def said_of_place(latitude: object, longitude: object) -> Said:
     """Return the names of a place on land, the narrowest first, by the extra ``places``, or nothing without it."""
     known = Said(FactSource.COORDINATES)
-    if not isinstance(latitude, float) or not isinstance(longitude, float) or (gazetteer := _gazetteer()) is None:
+    if not isinstance(latitude, float) or not isinstance(longitude, float):
+        return known
+    with _READS_PLACES:
+        gazetteer = _gazetteer()
+    if gazetteer is None:
         return known
     (found,) = gazetteer.query([(latitude, longitude)])
     east = abs(longitude - found["longitude"]) * math.cos(math.radians(latitude))
@@ -384,14 +388,9 @@ def said_of_place(latitude: object, longitude: object) -> Said:
     return Said(FactSource.COORDINATES, {"place": [*dict.fromkeys(map(str, names))]})
 
 
+@cache
 def _gazetteer() -> Any:
     """Return the places that the package knows, which takes 2 s once, or None without it."""
-    with _READS_PLACES:
-        return _known_places()
-
-
-@cache
-def _known_places() -> Any:
     try:
         import reverse_geocode
     except ImportError:
