@@ -69,6 +69,6 @@ def paint(path: Path, colour: str) -> Path:
     """Write a small image of one colour; no two of different names are the same file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     told = PngInfo()
-    told.add_text("Title", path.name)
+    told.add_text("Comment", path.name)
     Image.new("RGB", (12, 9), COLOURS[colour]).save(path, pnginfo=told)
     return path

@@ -35,6 +35,8 @@ import typer.main  # noqa: E402
 import typer.testing  # noqa: E402
 from PIL import Image, ImageDraw, ImageFilter  # noqa: E402
 
+from tests.failures import Failures  # noqa: E402
+
 # An export takes seconds, and cannot be made while shapes are checked: tests of the towers ask for them.
 os.environ.setdefault("OPENVSE_TOWERS", "none")
 
@@ -91,6 +93,14 @@ def ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def failures() -> Iterator[Failures]:
+    """Collect the failures of a loop over cases. The test fails at its end if there is one."""
+    found = Failures()
+    yield found
+    assert not found, found
 
 
 @pytest.fixture(scope="session")

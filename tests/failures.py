@@ -10,7 +10,7 @@ import pytest
 
 
 class Failures(dict[str, str]):
-    """The error of each failed case, by the case: ``assert not failures, failures`` ends a loop over cases."""
+    """The error of each failed case, by the case. The fixture ``failures`` fails a test that has one."""
 
     @contextmanager
     def of(self, *case: object) -> Iterator[None]:

@@ -80,25 +80,35 @@ def xmp_of(title: str, *keywords: str) -> bytes:
     return PACKET.format(title=escape(title), keywords=listed).encode()
 
 
+def photoshop(iptc: dict[int, list[bytes]], coded: bytes = b"", digest: bytes = b"") -> bytes:
+    """Return Photoshop's resources: the texts of each data set of IPTC, its coded character set, and its digest."""
+    data = b"\x1c\x01\x5a" + struct.pack(">H", len(coded)) + coded if coded else b""
+    data += b"".join(
+        b"\x1c\x02" + struct.pack(">BH", number, len(text)) + text for number, texts in iptc.items() for text in texts
+    )
+    return b"".join(
+        b"8BIM" + struct.pack(">HHI", number, 0, len(each)) + each + b"\0" * (len(each) % 2)
+        for number, each in ((0x0404, data), (0x0425, digest))
+        if each
+    )
+
+
 def jpeg(
     picture: str | Image.Image = "red",
     exif: Image.Exif | None = None,
     xmp: bytes = b"",
     iptc: dict[int, list[bytes]] | None = None,
     coded: bytes = b"",
+    digest: bytes = b"",
 ) -> bytes:
-    """Return a JPEG of an image, or of a colour; IPTC has the texts of each data set, and its coded character set."""
+    """Return a JPEG of an image, or of a colour. See ``photoshop``."""
     file = io.BytesIO()
     image = Image.new("RGB", (64, 48), picture) if isinstance(picture, str) else picture
     image.save(file, "JPEG", exif=exif or b"", xmp=xmp)
     content = file.getvalue()
     if not iptc:
         return content
-    data = b"\x1c\x01\x5a" + struct.pack(">H", len(coded)) + coded if coded else b""
-    data += b"".join(
-        b"\x1c\x02" + struct.pack(">BH", number, len(text)) + text for number, texts in iptc.items() for text in texts
-    )
-    block = b"Photoshop 3.0\x008BIM\x04\x04\0\0" + struct.pack(">I", len(data)) + data + b"\0" * (len(data) % 2)
+    block = b"Photoshop 3.0\0" + photoshop(iptc, coded, digest)
     return content[:2] + b"\xff\xed" + struct.pack(">H", len(block) + 2) + block + content[2:]
 
 

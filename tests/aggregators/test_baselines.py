@@ -167,8 +167,7 @@ def test_normalised_graph_convolutions_begin_as_the_identity_and_equal_the_loop(
 
 
 @pytest.mark.medium
-def test_baseline_equals_the_loop() -> None:
-    failures = Failures()
+def test_baseline_equals_the_loop(failures: Failures) -> None:
     for kind, options, slow in CASES:
         with failures.of(kind, options, slow):
             for seed, lengths in enumerate([[1], [2, 6, 1], [5, 5, 3, 7]]):
@@ -179,7 +178,6 @@ def test_baseline_equals_the_loop() -> None:
                     lambda local, _, pool=pool, slow=slow: slow(pool, local).unsqueeze(0),
                     ragged(lengths, 4, seed),
                 )
-    assert not failures, failures
 
 
 def test_a_cold_log_sum_exp_is_the_maximum() -> None:

@@ -186,8 +186,7 @@ def test_the_two_global_vectors() -> None:
     assert isinstance(last, BiGRUVector) and last.at_last
 
 
-def test_a_fault_is_where_the_recipe_has_it() -> None:
-    failures = Failures()
+def test_a_fault_is_where_the_recipe_has_it(failures: Failures) -> None:
     for options, named in [
         ({"imge_size": 3}, (".imge_size", "'image_size'", "openvse list parts efficientnet_lite0", 10)),
         ({"augmentatio": "grid"}, (".augmentatio", "'augmentation'")),
@@ -204,7 +203,6 @@ def test_a_fault_is_where_the_recipe_has_it() -> None:
         with failures.of(options):
             refused = refusal(RecipeError, image_encoder, "efficientnet_lite0", **(SMALL | options))
             assert names(refused, f"image.encoder{named[0]}", *named[1:]), refused
-    assert not failures, failures
 
 
 def test_an_unknown_backbone_names_the_nearest() -> None:

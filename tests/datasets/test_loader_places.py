@@ -149,12 +149,10 @@ def found_there(root: Path, name: str, piece: Piece, path: str) -> None:
     assert found.mark == "ok" and str(where) in found.text
 
 
-def test_media_are_found_wherever_the_facts_say(tmp_path: Path) -> None:
-    failures = Failures()
+def test_media_are_found_wherever_the_facts_say(tmp_path: Path, failures: Failures) -> None:
     for number, (name, piece, path) in enumerate(media_places()):
         with failures.of(name, piece.what, path):
             found_there(tmp_path / str(number), name, piece, path)
-    assert not failures, failures
 
 
 @pytest.mark.parametrize(

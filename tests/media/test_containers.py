@@ -1,6 +1,7 @@
 """Facts that a container keeps apart: behind the pixels, compressed, or in several parts."""
 
 import io
+import resource
 import struct
 import zlib
 from pathlib import Path
@@ -8,9 +9,9 @@ from pathlib import Path
 import pytest
 from PIL import ExifTags, Image
 
-from openvse.media import jxl
+from openvse.media import formats
 from openvse.media.containers import unread_facts
-from photographs import bag, exif_of, jpeg, read_header, xmp_packet
+from photographs import bag, exif_of, jpeg, photoshop, read_header, xmp_packet
 from tests.failures import Failures
 from tests.naming import names
 
@@ -63,6 +64,20 @@ def extended(rest: bytes, *, part: int = 60, mentioned: str = "AB" * 16, skip: i
     return content
 
 
+def plain(kind: str) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, kind)
+    return file.getvalue()
+
+
+def jp2(*boxes: bytes) -> bytes:
+    """Return a JPEG 2000 with boxes of UUIDs behind its pixels."""
+    return plain("JPEG2000") + b"".join(box(b"uuid", each) for each in boxes)
+
+
+IPTC = {5: ["Straße".encode("latin-1")], 25: [b"kumquat"]}
+JP2_XMP, JP2_IPTC = map(bytes.fromhex, ("be7acfcb97a942e89c71999491e3afac", "33c7a4d2b81d4723a0baf1a3e097ad38"))
+NAMED = {"title": "Straße", **WORDS}
 ITXT = b"XML:com.adobe.xmp\0"
 HELD = [
     (png(chunk(b"iTXt", ITXT + b"\0\0\0\0" + XMP)), "png", WORDS),
@@ -72,6 +87,15 @@ HELD = [
     (png(chunk(b"zTXt", b"Creation Time\0\0" + zlib.compress(b"2017-03-04"))), "png", {"taken": "2017-03-04"}),
     (png(profile("exif", b"Exif\0\0" + BLOCK)), "png", DATED),
     (png(profile("APP1", b"Exif\0\0" + BLOCK)), "png", DATED),
+    (png(profile("iptc", photoshop(IPTC))), "png", NAMED),
+    (png(profile("8bim", photoshop(IPTC))), "png", NAMED),
+    (png(chunk(b"tEXt", b"Title\0Stra\xdfe"), chunk(b"iTXt", "Description\0\0\0\0\0雪".encode())), "png",
+     {"title": "Straße", "description": "雪"}),
+    (jp2(b"JpgTiffExif->JP2" + BLOCK, JP2_XMP + XMP), "jp2", {**DATED, **WORDS}),
+    (jp2(JP2_IPTC + photoshop(IPTC)[12:]), "jp2", NAMED),
+    (plain("GIF")[:-1] + b"!\xff\x0bXMP DataXMP" + XMP + b"\1" + bytes(range(255, -1, -1)) + b"\0;", "gif", WORDS),
+    (plain("GIF")[:-1] + b"!\xff\x0bXMP DataXMP" * 1_000_000, "gif", {}),
+    (START + box(b"free", b"") * 200_000 + box(b"xml ", XMP), "jxl", {}),
     (png(profile("xmp", XMP)), "png", WORDS),
     (png(profile("APP1", b"http://ns.adobe.com/xap/1.0/\0" + XMP)), "png", WORDS),
     (png(chunk(b"iTXt", ITXT + b"\0\0\0\0" + XMP), chunk(b"eXIf", BLOCK), frames=3), "apng", {**DATED, **WORDS}),
@@ -89,14 +113,25 @@ HELD = [
 ]  # fmt: skip
 
 
-def test_facts_are_found_wherever_the_file_keeps_them(tmp_path: Path) -> None:
-    failures = Failures()
+def test_facts_are_found_wherever_the_file_keeps_them(tmp_path: Path, failures: Failures) -> None:
     for number, (content, suffix, said) in enumerate(HELD):
         with failures.of(number):
             path = tmp_path / f"{number}.{suffix}"
             path.write_bytes(content)
             assert read_header(path) == said
-    assert not failures, failures
+
+
+def test_large_files_are_not_read_into_memory(tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    starts = {"gif": plain("GIF")[:-1], "jp2": plain("JPEG2000"), "jxl": START}
+    for (suffix, start), said in zip(starts.items(), ({}, DATED, WORDS), strict=True):
+        with (tmp_path / f"a.{suffix}").open("wb") as file:  # with a hole, which takes no room
+            file.write(start + struct.pack(">I4sQ", 1, b"free", 1 << 31))
+            file.seek(len(start) + (1 << 31))
+            file.write(box(b"uuid", b"JpgTiffExif->JP2" + BLOCK) if suffix == "jp2" else box(b"xml ", XMP))
+        assert read_header(tmp_path / f"a.{suffix}") == said
+        assert unread_facts([tmp_path / f"a.{suffix}"]) == []
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000
 
 
 def test_compressed_facts_are_counted_without_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +140,7 @@ def test_compressed_facts_are_counted_without_their_package(tmp_path: Path, monk
         (tmp_path / name).write_bytes(START + boxes)
     paths = [*map(tmp_path.joinpath, files), tmp_path / "gone.jxl"]
     assert unread_facts(paths) == []
-    monkeypatch.setattr(jxl, "is_installed", lambda name: False)
+    monkeypatch.setattr(formats, "is_installed", lambda name: False)
     (line,) = unread_facts(paths)
     assert names(line, "2 JPEG XL") and str(paths[0]) in line and "brotli" in line
     assert read_header(paths[0]) == {}

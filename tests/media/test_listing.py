@@ -63,12 +63,10 @@ ESCAPES = [
 ]
 
 
-def test_odd_characters_are_escaped():
-    failures = Failures()
+def test_odd_characters_are_escaped(failures: Failures):
     for name, shown in ESCAPES:
         with failures.of(name, shown):
             assert escaped(name) == shown
-    assert not failures, failures
 
 
 def test_the_order_is_that_of_the_parts_of_the_paths(tmp_path):
@@ -119,8 +117,7 @@ RULES = [  # as git check-ignore says
 ]
 
 
-def test_rules_skip_what_git_ignores():
-    failures = Failures()
+def test_rules_skip_what_git_ignores(failures: Failures):
     for rules, skipped in RULES:
         with failures.of(rules, skipped):
             files, folders = ("a.gif", "c.txt", "#d", "a/b.gif", "a/b/b.gif"), ("thumbs", "a/thumbs")
@@ -128,18 +125,15 @@ def test_rules_skip_what_git_ignores():
             assert {path for path in files if skip(path, False)} | {
                 path for path in folders if skip(path, True)
             } == skipped
-    assert not failures, failures
 
 
 NO_RULES = ["[z-a]", "[a", "a\\", "!"]
 
 
-def test_a_rule_that_cannot_be_understood():
-    failures = Failures()
+def test_a_rule_that_cannot_be_understood(failures: Failures):
     for rule in NO_RULES:
         with failures.of(rule), pytest.raises(DataError, match=re.escape(repr(rule))):
             IgnoreRules([rule])
-    assert not failures, failures
 
 
 UNREAD_SUFFIXES = [
@@ -171,8 +165,7 @@ UNREAD_SUFFIXES = [
 ]
 
 
-def test_formats_that_are_not_read_are_counted(tmp_path, monkeypatch):
-    failures = Failures()
+def test_formats_that_are_not_read_are_counted(tmp_path, monkeypatch, failures: Failures):
     for suffix in UNREAD_SUFFIXES:
         with failures.of(suffix):
             monkeypatch.setattr("openvse.media.formats.is_installed", lambda package: False)
@@ -181,7 +174,6 @@ def test_formats_that_are_not_read_are_counted(tmp_path, monkeypatch):
             listing = list_media(folder, videos=True)
             assert listing.names == [] and [len(paths) for paths in listing.left_out.files.values()] == [1]
             assert f"a.{suffix}" in listing.left_out.describe()
-    assert not failures, failures
 
 
 RARE_SUFFIXES = {
@@ -190,8 +182,7 @@ RARE_SUFFIXES = {
 }
 
 
-def test_rare_suffixes_of_formats_that_are_read(tmp_path):
-    failures = Failures()
+def test_rare_suffixes_of_formats_that_are_read(tmp_path, failures: Failures):
     for suffix, kind in RARE_SUFFIXES.items():
         with failures.of(suffix):
             folder = tmp_path / suffix
@@ -199,7 +190,6 @@ def test_rare_suffixes_of_formats_that_are_read(tmp_path):
             Image.new("RGB", (9, 7)).save(folder / f"a.{suffix}", kind)
             (path,) = list_media(folder).paths
             assert read_image(path).size == (9, 7)
-    assert not failures, failures
 
 
 def transport_stream(packet=188, before=b""):
@@ -289,13 +279,11 @@ ENTERING_RULES = [
 ]
 
 
-def test_a_rule_enters_a_system_folder_by_its_name(tmp_path):
-    failures = Failures()
+def test_a_rule_enters_a_system_folder_by_its_name(tmp_path, failures: Failures):
     for rules, entered in ENTERING_RULES:
         with failures.of(rules, entered):
             touch(tmp_path, *(f"{name}/a.jpg" for name in ("@eaDir", "b/@eaDir", "#recycle", ".git", "c")))
             assert set(list_media(tmp_path, ignored=IgnoreRules(rules)).names) == entered | {"c/a.jpg"}
-    assert not failures, failures
 
 
 def followed(*folders, rules=None):

@@ -73,7 +73,7 @@ def test_it_is_listed_and_read(tmp_path: Path) -> None:
     assert read_frames(folder / "a.tile")[0].size == (4, 2)
     assert is_image("a.tile") and names_image("/photos/a.tl") and not is_image(".tile")
     with held_in(folder / "a.tile") as held:
-        assert held[1:] == (b"", None)
+        assert held[1:] == (b"", {})
     assert unread_facts(listing.paths[:2]) == [
         f"the facts of 2 Tile file(s) are not read (first: {folder / 'a.tile'}): they are in no file: ask somebody"
     ]

@@ -10,8 +10,8 @@ from PIL import Image
 
 from openvse.errors import BadImageError
 from openvse.media import names
+from openvse.media.formats import size_of
 from openvse.media.images import read_image
-from openvse.media.jxl import size_of
 from openvse.media.listing import list_media
 from openvse.media.videos import read_frames
 

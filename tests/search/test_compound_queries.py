@@ -102,13 +102,11 @@ CONDITIONS = [
 ]
 
 
-def test_conditions(engine: SearchEngine) -> None:
-    failures = Failures()
+def test_conditions(engine: SearchEngine, failures: Failures) -> None:
     for conditions, expected in CONDITIONS:
         with failures.of(conditions, expected):
             assert sorted(ids(engine, Query("red"), where=tuple(conditions))) == expected
             assert len(ids(engine, Query("red"))) == 5
-    assert not failures, failures
 
 
 @pytest.fixture
@@ -147,14 +145,12 @@ ACCENTED = [
 ]
 
 
-def test_case_and_accents(accents: SearchEngine) -> None:
-    failures = Failures()
+def test_case_and_accents(accents: SearchEngine, failures: Failures) -> None:
     for condition, expected in ACCENTED:
         with failures.of(condition, expected):
             (answer,) = accents.answer("red", Page(where=(condition,)))
             assert sorted(hit.id for hit in answer.hits) == expected
             assert (answer.warnings, answer.searched) == ((), len(expected))
-    assert not failures, failures
 
 
 @pytest.mark.parametrize(
@@ -214,12 +210,10 @@ NO_CONDITIONS = [
 ]
 
 
-def test_what_is_no_condition_is_refused() -> None:
-    failures = Failures()
+def test_what_is_no_condition_is_refused(failures: Failures) -> None:
     for text, message in NO_CONDITIONS:
         with failures.of(text, message), pytest.raises(DataError, match=message):
             parse_condition(text)
-    assert not failures, failures
 
 
 def test_what_is_no_query_is_refused(engine: SearchEngine) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import openvse.teaching.captions as captions_module
+import openvse.teaching.teacher as captions_module
 import openvse.teaching.teacher as teacher_module
 from openvse.errors import DataError, IndexFormatError, MissingItemError, TextError
 from openvse.indexing import Index, build_index, writer
@@ -22,9 +22,8 @@ from openvse.retrieval.closed_form import described_by, linear_maps, maps_of_nam
 from openvse.retrieval.names import imagenet_names
 from openvse.search import SearchEngine
 from openvse.tasks.load import load_as
-from openvse.teaching.captions import CaptionFile, checked_captions
 from openvse.teaching.described import describe_folder
-from openvse.teaching.teacher import Teacher
+from openvse.teaching.teacher import CaptionFile, Teacher, checked_captions
 from tests.naming import names, refusal
 from tests.teaching.folders import SAID, make_index, small_model, write_folder
 

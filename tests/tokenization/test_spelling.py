@@ -40,8 +40,7 @@ KNOWN = [
 ]
 
 
-def test_forms_and_spellings() -> None:
-    failures = Failures()
+def test_forms_and_spellings(failures: Failures) -> None:
     for word, known in [
         ("elephants", "elephant"),
         ("dogs", "dog"),
@@ -70,15 +69,12 @@ def test_forms_and_spellings() -> None:
     ]:
         with failures.of(word, known):
             assert Spellings(KNOWN).nearest(word) == known
-    assert not failures, failures
 
 
-def test_no_bold_guesses() -> None:
-    failures = Failures()
+def test_no_bold_guesses(failures: Failures) -> None:
     for word in ["house", "car", "cart", "pope", "do", "2022", "zebra", "xylophone", "norse", "string", "oars"]:
         with failures.of(word):
             assert Spellings(KNOWN).nearest(word) is None
-    assert not failures, failures
 
 
 def test_of_several_the_first_known_word_is_taken() -> None:

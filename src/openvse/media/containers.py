@@ -1,4 +1,4 @@
-"""What a file holds about its picture, wherever its container keeps it: EXIF, XMP, and the texts of a PNG."""
+"""What a file holds about its picture, wherever its container keeps it: EXIF, IPTC, XMP, and the texts of a PNG."""
 
 from __future__ import annotations
 
@@ -10,18 +10,27 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from PIL import Image
+from PIL import ExifTags, Image
+from PIL.GifImagePlugin import GifImageFile
+from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
 from openvse.errors import DataError
-from openvse.media.formats import MOST_XMP
+from openvse.media.formats import MOST_XMP, boxes_in
 from openvse.media.images import opened_image
 from openvse.media.names import escaped, format_of
 
 _MOST_TAGS = 200_000  # of a packet; each takes 100 bytes
 _CHUNKS, _LARGEST_CHUNK = 200_000, 1 << 26  # of a PNG: the number looked at, and bytes of one that is read
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")
+_OF_PHOTOSHOP = b"Photoshop 3.0\0"
+_IN_GIF, _END_IN_GIF = b"!\xff\x0bXMP DataXMP", b"\x01\xff\xfe\xfd"
+_BOXES = {  # of a JPEG 2000, by their UUID
+    b"JpgTiffExif->JP2": "exif",
+    bytes.fromhex("be7acfcb97a942e89c71999491e3afac"): "xmp",
+    bytes.fromhex("33c7a4d2b81d4723a0baf1a3e097ad38"): "photoshop",
+}
 _PLAIN = b"http://ns.adobe.com/xap/1.0/\0"
 _REST = re.compile(rb"http://ns\.adobe\.com/xmp/extension/\0(\w{32})(.{4})(.{4})(.+)", re.DOTALL)
 _IDENTIFIER = re.compile(rb"\b\w{32}\b")
@@ -29,24 +38,34 @@ _AROUND, _DECLARATION = b"\xef\xbb\xbf\0 \n\r\t", re.compile(rb"^<\?xml\s.*?\?>"
 
 
 @contextmanager
-def held_in(path: Path) -> Iterator[tuple[Image.Exif, bytes | str, Image.Image | None]]:
+def held_in(path: Path) -> Iterator[tuple[Image.Exif, bytes | str, dict[Any, Any]]]:
     """Open a file for its EXIF, its packet of XMP, and what Pillow has read of it. No pixel is decoded.
 
-    A damaged file raises almost any error.
+    IPTC, or Photoshop's resources with it, is in EXIF, as in a TIFF. A damaged file raises almost any error.
     """
     known = format_of(path.name)
     if known is not None and known.facts is not None and (held := known.facts(path)) is not None:
-        yield *held, None
+        yield *held, {}
         return
     with opened_image(path) as image:
+        info = image.info
         if isinstance(image, PngImageFile):
             _read_behind_pixels(image)
-            _read_profiles(image.info)
-        xmp = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or b""
+            _read_profiles(info)
+        elif isinstance(image, GifImageFile):
+            info["xmp"] = _packet_in_gif(path)
+        elif isinstance(image, Jpeg2KImageFile):
+            boxes = (data for kind, data in boxes_in(path) if kind == b"uuid")
+            info |= {_BOXES[data[:16]]: data[16:] for data in boxes if data[:16] in _BOXES}
+        xmp = info.get("xmp") or info.get("XML:com.adobe.xmp") or b""
         if isinstance(image, JpegImageFile):
             xmp = _extended(xmp, image.applist)
-        # The method of PNG would decode an image without EXIF.
-        yield Image.Image.getexif(image), xmp, image
+            blocks = (data for name, data in image.applist if name == "APP13" and data.startswith(_OF_PHOTOSHOP))
+            info["photoshop"] = b"".join(each.removeprefix(_OF_PHOTOSHOP) for each in blocks)
+        exif = Image.Image.getexif(image)  # the method of PNG would decode an image without EXIF
+        if resources := info.get("photoshop"):
+            exif[ExifTags.Base.ImageResources] = resources
+        yield exif, xmp, info
 
 
 def unread_facts(paths: Iterable[Path]) -> list[str]:
@@ -77,13 +96,20 @@ def _read_behind_pixels(image: PngImageFile) -> None:
         at += length + 12
 
 
+def _packet_in_gif(path: Path) -> bytes:
+    """Return the packet of XMP in the beginning of a GIF, where programs put it, in front of the pixels."""
+    with path.open("rb") as file:
+        packet, end, _ = file.read(_LARGEST_CHUNK).partition(_IN_GIF)[2].partition(_END_IN_GIF)
+    return packet if end else b""
+
+
 def _read_profiles(info: dict[Any, Any]) -> None:
-    """Read the EXIF and XMP that programs wrote into a PNG as lines of digits, before it had parts for them."""
-    for name in ("xmp", "app1", "APP1"):
+    """Read what programs wrote into a PNG as lines of digits, before it had parts for it: EXIF, XMP and IPTC."""
+    for name, held in (("xmp", "xmp"), ("app1", "xmp"), ("APP1", "xmp"), ("iptc", "photoshop"), ("8bim", "photoshop")):
         with suppress(ValueError):
             lines = str(info.get(f"Raw profile type {name}", "")).split("\n")
             if data := bytes.fromhex("".join(lines[3:])):
-                info.setdefault("exif" if data.startswith(b"Exif\0") else "xmp", data.removeprefix(_PLAIN))
+                info.setdefault("exif" if data.startswith(b"Exif\0") else held, data.removeprefix(_PLAIN))
 
 
 def _extended(xmp: bytes, segments: Iterable[tuple[str, bytes]]) -> bytes:

@@ -1,19 +1,22 @@
 """The formats of images: what is known of each before a file is read, and how it is opened. See ``names``.
 
-No decoder is imported before a file needs it.
+The size of JPEG XL follows ISO/IEC 18181-1, and its boxes ISO/IEC 18181-2, as those of JPEG 2000. No decoder is
+imported before a file needs it.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 from openvse.errors import BadImageError
 
@@ -26,7 +29,11 @@ HeldFacts: TypeAlias = "tuple[Image.Exif, bytes | str]"
 MOST_XMP = 8_000_000
 """The longest packet of XMP that is read."""
 
+_MOST_BOXES = 200_000  # looked at in a file
 _TURNS = {3: 3, 5: 8, 6: 6}  # how LibRaw calls the orientations of EXIF
+_CODESTREAM, _CONTAINER = b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n"
+_LENGTH_BITS = (9, 13, 18, 30)
+_RATIOS = ((1, 1), (1, 1), (6, 5), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
 
 @cache
@@ -130,12 +137,105 @@ def _held_in_raw(path: Path) -> HeldFacts | None:
     exif = Image.Exif()
     with path.open("rb") as file, suppress(SyntaxError):
         exif.load_from_fp(file)
+        for part in (ExifTags.IFD.Exif, ExifTags.IFD.GPSInfo):
+            exif.get_ifd(part)  # which is kept, while the file is open
         return (exif, exif.get(ExifTags.Base.XMLPacket, b"")) if exif else None
     return None
 
 
 def _like(pattern: bytes) -> Callable[[bytes], object]:
     return re.compile(pattern, re.DOTALL).match
+
+
+def boxes_of(file: BinaryIO, most: int = sys.maxsize) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the type of each box of a JPEG XL or JPEG 2000 and so many bytes of it. A bare codestream has none."""
+    at, end = 0, file.seek(0, io.SEEK_END)
+    while at + 8 <= end:
+        file.seek(at)
+        start, head = file.read(8), 8
+        if at == 0 and start.startswith(_CODESTREAM):
+            return
+        size = int.from_bytes(start[:4], "big")
+        if size == 1:
+            size, head = int.from_bytes(file.read(8), "big"), 16
+        after = min(at + size, end) if size else end
+        if after < at + head:
+            return
+        yield start[4:], file.read(min(after - at - head, most))
+        at = after
+
+
+def boxes_in(path: Path) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the boxes of a file, each as far as facts may reach."""
+    with path.open("rb") as file:
+        yield from islice(boxes_of(file, MOST_XMP + 1), _MOST_BOXES)
+
+
+def size_of(content: bytes) -> tuple[int, int]:
+    """Return width and height of a JPEG XL, before any turn. Raise BadImageError if it has no codestream."""
+    file = io.BytesIO(content)
+    parts = (data[4 * (kind == b"jxlp") :] for kind, data in boxes_of(file, 16) if kind in (b"jxlc", b"jxlp"))
+    stream = content if content.startswith(_CODESTREAM) else b"".join(part[:12] for part in parts)
+    if len(stream) < 12:
+        raise BadImageError("it is a JPEG XL file that is truncated or damaged")
+    bits = int.from_bytes(stream[2:12], "little")
+
+    def take(count: int) -> int:
+        nonlocal bits
+        value, bits = bits & ((1 << count) - 1), bits >> count
+        return value
+
+    is_small = take(1)
+
+    def length() -> int:
+        return 8 * (take(5) + 1) if is_small else take(_LENGTH_BITS[take(2)]) + 1
+
+    height, ratio = length(), take(3)
+    across, down = _RATIOS[ratio]
+    return (height * across // down if ratio else length()), height
+
+
+def _opened_jxl(file: Path | io.BytesIO) -> Image.Image:
+    """Decode a file with the decoder of the extra ``jxl``, which turns it upright itself."""
+    import pillow_jxl  # noqa: F401 - it makes itself known to Pillow
+    from PIL import ExifTags, Image
+
+    image = Image.open(file, formats=("JXL",))
+    if not getattr(image, "jpeg", False):  # what was made of a JPEG is handed out as that
+        image.getexif().pop(ExifTags.Base.Orientation, None)
+    return image
+
+
+def _held_in_jxl(path: Path) -> HeldFacts:
+    from PIL import Image
+
+    boxes, exif = dict(_unpacked(path)), Image.Exif()
+    block = boxes.get(b"Exif", b"")
+    exif.load(block if block[:2] in (b"II", b"MM") else block[4:])  # some writers leave the offset out
+    return exif, boxes.get(b"xml ", b"")
+
+
+def _unpacked(path: Path) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the boxes of a file that hold facts. One of the type brob is another one behind its type, compressed."""
+    left = {b"Exif", b"xml "}
+    for kind, data in boxes_in(path):
+        if kind in (b"Exif", b"xml "):
+            yield kind, data
+        elif kind == b"brob" and data[:4] in left and is_installed("brotli"):
+            import brotli
+
+            left.remove(data[:4])
+            with suppress(brotli.error):
+                reader = brotli.Decompressor()
+                unpacked = reader.process(data[4:], output_buffer_limit=MOST_XMP)
+                if reader.is_finished():
+                    yield data[:4], unpacked
+
+
+def _unread_jxl(path: Path) -> str:
+    if is_installed("brotli") or all(kind != b"brob" for kind, _ in boxes_in(path)):
+        return ""
+    return "they are compressed: pip install brotli, and index them with --overwrite"
 
 
 HEIC = ImageFormat(
@@ -147,6 +247,19 @@ HEIC = ImageFormat(
     package="pillow_heif",
     remedy="HEIC needs pillow-heif: pip install pillow-heif",
     work=1.5,
+)
+JXL = ImageFormat(
+    "JPEG XL",
+    "jxl",
+    pillow="JXL",
+    begins=lambda start: start.startswith((_CODESTREAM, _CONTAINER)),
+    opens=_opened_jxl,
+    size=size_of,
+    package="pillow_jxl",
+    remedy="JPEG XL needs pillow-jxl-plugin: pip install pillow-jxl-plugin",
+    work=1.5,
+    facts=_held_in_jxl,
+    unread=_unread_jxl,
 )
 RAW = ImageFormat(
     "camera raw",

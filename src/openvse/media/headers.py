@@ -1,7 +1,7 @@
 """The header of a photograph or video: its time, place and camera, its people, and its words.
 
-EXIF (CIPA DC-008) comes from Pillow, and so does IPTC (IIM 4). Python's own parser reads XMP (ISO 16684-1), but no
-document that declares entities. FFmpeg finds the facts of videos in the container. ``ranks`` decides which source
+EXIF (CIPA DC-008) comes from Pillow. Python's own parser reads XMP (ISO 16684-1), but no document that declares
+entities. IPTC (IIM 4) is read here. FFmpeg finds the facts of videos in the container. ``ranks`` decides which source
 counts, as the Metadata Working Group does (Guidelines 2.0).
 """
 
@@ -12,20 +12,18 @@ import hashlib
 import math
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from threading import Lock
 from typing import Any
 from xml.etree import ElementTree
 
-from PIL import ExifTags, Image, IptcImagePlugin
-from PIL.JpegImagePlugin import JpegImageFile
-from PIL.PngImagePlugin import PngImageFile
-from PIL.TiffImagePlugin import TiffImageFile
+from PIL import ExifTags, Image
 
 from openvse.errors import DataError
 from openvse.media.containers import elements_of, held_in
@@ -39,7 +37,7 @@ _DATE = re.compile(  # a year, month or day alone too; EXIF leaves blanks for th
     re.ASCII,
 )
 _OFFSET = re.compile(r"[+-](0\d|1[0-4]):[0-5]\d")
-_PLACE = re.compile(r"([+-]\d{1,2}(?:\.\d+)?)([+-]\d{1,3}(?:\.\d+)?)")
+_COORDINATES = re.compile(r"([+-]\d{1,2}(?:\.\d+)?)([+-]\d{1,3}(?:\.\d+)?)")
 _DIGITS = re.compile("[1-9]")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)(?:,(\d+(?:\.\d+)?))?(?:,(\d+(?:\.\d+)?))?\s*([NSEW])", re.IGNORECASE)
 _NAMED_DATE = re.compile(  # a day without hyphens counts only behind the names of programs, or before a time
@@ -77,18 +75,22 @@ _TIFF, _REGION = "{http://ns.adobe.com/tiff/1.0/}", "{http://www.metadataworking
 _PHOTOSHOP, _CORE = "{http://ns.adobe.com/photoshop/1.0/}", "{http://iptc.org/std/Iptc4xmpCore/1.0/xmlns/}"
 _CREATED = (f"{_PHOTOSHOP}DateCreated", f"{_EXIF}DateTimeOriginal")
 _DIGITIZED = (f"{_EXIF}DateTimeDigitized", f"{_XMP}CreateDate")
-_PLACES = (f"{_CORE}Location", *(f"{_PHOTOSHOP}{each}" for each in ("City", "State", "Country")))
-_STARS_IN_PERCENT, _LABELS = "{http://ns.microsoft.com/photo/1.0/}Rating", "{http://darktable.sf.net/}colorlabels"
+_EXTENDED, _LABELS = "{http://iptc.org/std/Iptc4xmpExt/2008-02-29/}", "{http://darktable.sf.net/}colorlabels"
+_PLACE = (f"{_CORE}Location", *(f"{_PHOTOSHOP}{each}" for each in ("City", "State", "Country")))
+_LOCATION = tuple(f"{_EXTENDED}{each}" for each in ("Sublocation", "City", "ProvinceState", "CountryName"))
+_STARS_IN_PERCENT = "{http://ns.microsoft.com/photo/1.0/}Rating", "{http://ns.microsoft.com/photo/1.0}Rating"
 _COLORS = {"0": "Red", "1": "Yellow", "2": "Green", "3": "Blue", "4": "Purple"}  # of darktable
 _TAGS = (  # each with the sign between its levels
     ("{http://ns.adobe.com/lightroom/1.0/}hierarchicalSubject", "|"),
     ("{http://www.digikam.org/ns/1.0/}TagsList", "/"),
 )
 _PEOPLE = (
-    *(f"{{http://iptc.org/std/Iptc4xmpExt/2008-02-29/}}Person{each}" for each in ("InImage", "Name")),
+    *(f"{_EXTENDED}Person{each}" for each in ("InImage", "Name")),
     "{http://ns.microsoft.com/photo/1.2/t/Region#}PersonDisplayName",
 )
-_IPTC_BLOCK, _IPTC_DIGEST = 0x0404, 0x0425  # resources of Photoshop
+_RESOURCE = re.compile(rb"8BIM\x04([\x04\x25])\0\0(.{4})", re.DOTALL)  # of Photoshop: IPTC, and its digest
+_IPTC_BLOCK, _IPTC_DIGEST = b"\x04", b"\x25"
+_DATASET = re.compile(rb"\x1c(..)([\0-\x7f].)", re.DOTALL)  # of IPTC: record and number, and the length of its value
 _DEFAULT = (None, "x-default")  # language of a text
 _PARTS_OF_8859 = {b"B": 2, b"C": 3, b"D": 4, b"L": 5, b"G": 6, b"F": 7, b"H": 8, b"M": 9}  # by ISO 2022
 _APPLE = "com.apple.quicktime."
@@ -159,10 +161,11 @@ def date_in_folders(names: Sequence[str]) -> str | None:
 
 
 def _of_image(path: Path) -> list[Said]:
-    """Return what EXIF, IPTC, XMP and the text of a PNG say."""
-    with held_in(path) as (exif, packet, image):
-        made = image.info.get("Creation Time") if isinstance(image, PngImageFile) else None
-        said = [_of_exif(exif), _of_windows(exif), _of_iptc(image), Said(FactSource.PNG, shot=[_date(made)])]
+    """Return what EXIF, IPTC, XMP and the texts of a PNG say."""
+    with held_in(path) as (exif, packet, info):
+        texts = {key: plain_text(info.get(key.title())) for key in ("title", "description")}
+        of_png = Said(FactSource.PNG, texts, shot=[_date(info.get("Creation Time"))])
+        said = [_of_exif(exif), _of_windows(exif), _of_iptc(exif), of_png]
     with suppress(DataError):
         said.append(read_xmp(packet))
     return said
@@ -211,11 +214,15 @@ def read_xmp(packet: bytes | str, source: FactSource = FactSource.XMP) -> Said:
     people = *texts(f"{_REGION}Name", among=faces), *texts(*_PEOPLE, among=elements)
     tags = [each.replace(sign, "|") for name, sign in _TAGS for each in texts(name)]
     colors = [_COLORS[each] for each in texts(_LABELS) if each in _COLORS]
+    places = [(own, _PLACE)]
+    for tag in (f"{_EXTENDED}Location{each}" for each in ("Shown", "Created")):
+        places.append(([*chain.from_iterable(each.iter() for each in elements if each.tag == tag)], _LOCATION))
+    named = ([text for name in names for text in texts(name, among=each)[:1]] for each, names in places)
     own_rating = _rating(first(f"{_XMP}Rating"))
     facts = {
         "camera": _camera(first(f"{_TIFF}Make"), first(f"{_TIFF}Model")),
         **_place_of(first(f"{_EXIF}GPSLatitude"), first(f"{_EXIF}GPSLongitude")),
-        "place": [text for name in _PLACES for text in texts(name)[:1]],
+        "place": next(filter(None, named), []),
         "title": first(f"{_DC}title"),
         "headline": first(f"{_PHOTOSHOP}Headline"),
         "description": first(f"{_DC}description"),
@@ -223,7 +230,7 @@ def read_xmp(packet: bytes | str, source: FactSource = FactSource.XMP) -> Said:
         "keywords": texts(f"{_DC}subject"),
         "tags": list(dict.fromkeys(tags))[:_MOST],
         "people": list(dict.fromkeys(people))[:_MOST],
-        "rating": own_rating if own_rating is not None else _stars_of(first(_STARS_IN_PERCENT)),
+        "rating": own_rating if own_rating is not None else _stars_of(first(*_STARS_IN_PERCENT)),
         "color_label": first(f"{_XMP}Label") or (colors[0] if len(colors) == 1 else colors),
     }
     shot, scanned = ([*map(_date, texts(*names))] for names in (_CREATED, _DIGITIZED))
@@ -262,19 +269,35 @@ def _rating(stated: str) -> float | None:
 
 
 def _of_video(path: Path) -> list[Said]:
+    """Return what the container and its XMP say. Apple's keys come before those of other programs."""
     with opened_video(str(path)) as container:
         held = (*(stream.metadata for stream in container.streams.video), container.metadata)
-        tags = {name.lower(): value for each in held for name, value in each.items()}
-    at = _PLACE.match(tags.get(f"{_APPLE}location.iso6709") or tags.get("location") or "")
+        tags = {name.lower(): _spelled(value) for each in held for name, value in each.items()}
+
+    def told(*names: str) -> str:
+        return next(filter(None, (tags.get(f"{before}{each}") for each in names for before in (_APPLE, ""))), "")
+
+    at = _COORDINATES.match(told("location.iso6709", "location"))
     facts = {
-        "camera": _camera(tags.get(f"{_APPLE}make"), tags.get(f"{_APPLE}model")),
+        "camera": _camera(told("make"), told("model")),
         **(coordinates_of(float(at[1]), float(at[2])) if at else {}),
-        "title": plain_text(tags.get("title")),
-        "description": plain_text(tags.get("description") or tags.get("comment")),
-        "keywords": [*filter(None, map(plain_text, tags.get("keywords", "").split(",")))][:_MOST],
+        "title": plain_text(told("title")),
+        "description": plain_text(told("description", "comment")),
+        "keywords": [*filter(None, map(plain_text, told("keywords").split(",")))][:_MOST],
     }
-    shot = [_date(tags.get(each)) for each in (f"{_APPLE}creationdate", "creation_time")]
-    return [Said(FactSource.CONTAINER, facts, shot)]
+    day = told("date")  # one without a clock may be that of a release
+    dates = told("creationdate"), day * (len(day) > len("2024-06-01")), told("creation_time")
+    said = [Said(FactSource.CONTAINER, facts, [*map(_date, dates)])]
+    with suppress(DataError):
+        said.append(read_xmp(told("xmp")))
+    return said
+
+
+def _spelled(text: str) -> str:
+    """Return a text as it was written: FFmpeg takes UTF-8 without a language for letters of a Macintosh."""
+    with suppress(UnicodeError):
+        return text.encode("mac_roman").decode()
+    return text
 
 
 def _date(value: object, offset: object = "") -> str | None:
@@ -351,7 +374,11 @@ def coordinates_of(latitude: float, longitude: float) -> Header:
 def said_of_place(latitude: object, longitude: object) -> Said:
     """Return the names of a place on land, the narrowest first, by the extra ``places``, or nothing without it."""
     known = Said(FactSource.COORDINATES)
-    if not isinstance(latitude, float) or not isinstance(longitude, float) or (gazetteer := _gazetteer()) is None:
+    if not isinstance(latitude, float) or not isinstance(longitude, float):
+        return known
+    with _READS_PLACES:
+        gazetteer = _gazetteer()
+    if gazetteer is None:
         return known
     (found,) = gazetteer.query([(latitude, longitude)])
     east = abs(longitude - found["longitude"]) * math.cos(math.radians(latitude))
@@ -361,14 +388,9 @@ def said_of_place(latitude: object, longitude: object) -> Said:
     return Said(FactSource.COORDINATES, {"place": [*dict.fromkeys(map(str, names))]})
 
 
+@cache
 def _gazetteer() -> Any:
     """Return the places that the package knows, which takes 2 s once, or None without it."""
-    with _READS_PLACES:
-        return _known_places()
-
-
-@cache
-def _known_places() -> Any:
     try:
         import reverse_geocode
     except ImportError:
@@ -401,21 +423,26 @@ def plain_text(value: object) -> str:
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())[:_LONGEST]
 
 
-def _of_iptc(image: Image.Image | None) -> Said:
-    """Return what IPTC's second record says."""
-    held: Mapping[tuple[int, int], bytes | list[bytes]] = {}
-    if isinstance(image, JpegImageFile | TiffImageFile):
-        with suppress(Exception):  # what is wrong with one block says nothing of the others
-            held = IptcImagePlugin.getiptcinfo(image) or {}
+def _of_iptc(exif: Image.Exif) -> Said:
+    """Return what IPTC's second record says, and whether it has changed since a program noted its digest.
 
-    coded = held.get((1, 90))
-    end = coded[-1:] if isinstance(coded, bytes) and coded[1:2] in (b"-", b".", b"/") else b""
-    part = _PARTS_OF_8859.get(end)
+    A program notes it when it writes the same into XMP.
+    """
+    stored = held if isinstance(held := exif.get(ExifTags.Base.ImageResources), bytes) else b""
+    noted = {each[1]: stored[each.end() :][: int.from_bytes(each[2], "big")] for each in _RESOURCE.finditer(stored)}
+    in_tiff = getattr(getattr(exif, "_info", None), "_tagdata", {})  # as Pillow takes its bytes for one number
+    block = in_tiff.get(ExifTags.Base.IPTCNAA) or noted.get(_IPTC_BLOCK, stored)
+    values: defaultdict[bytes, list[bytes]] = defaultdict(list)
+    end = 0
+    while match := _DATASET.match(block, end):
+        end = match.end() + int.from_bytes(match[2], "big")
+        values[match[1]].append(block[match.end() : end])
+    coded = b"".join(values[b"\1\x5a"])
+    part = _PARTS_OF_8859.get(coded[-1:]) if coded[1:2] in (b"-", b".", b"/") else None
 
     def texts(number: int) -> list[str]:
-        values = held.get((2, number), [])
-        stored = values if isinstance(values, list) else [values]
-        decoded = [each.decode(f"iso8859-{part}", "replace") for each in stored] if part else stored
+        written = values[bytes((2, number))]
+        decoded = [each.decode(f"iso8859-{part}", "replace") for each in written] if part else written
         return list(filter(None, map(plain_text, decoded)))
 
     facts = {
@@ -429,13 +456,6 @@ def _of_iptc(image: Image.Image | None) -> Said:
         [_date(" ".join((day, *clocks[:1]))) for day in days]
         for days, clocks in ((texts(55), texts(60)), (texts(62), texts(63)))
     )
-    return Said(FactSource.CHANGED_IPTC if _is_newer(image) else FactSource.IPTC, facts, shot, scanned)
-
-
-def _is_newer(image: Image.Image | None) -> bool:
-    """Return whether IPTC has changed since a program noted its digest, when it wrote the same into XMP."""
-    blocks = image.info.get("photoshop") if image is not None else None
-    if not isinstance(blocks, dict) or not isinstance(digest := blocks.get(_IPTC_DIGEST), bytes):
-        return False
-    block = blocks.get(_IPTC_BLOCK)
-    return isinstance(block, bytes) and hashlib.md5(block, usedforsecurity=False).digest() != digest
+    digests = hashlib.md5(block, usedforsecurity=False).digest(), noted.get(_IPTC_DIGEST)
+    is_newer = block and digests[1] not in (None, digests[0])
+    return Said(FactSource.CHANGED_IPTC if is_newer else FactSource.IPTC, facts, shot, scanned)

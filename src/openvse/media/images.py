@@ -23,8 +23,7 @@ from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 
 from openvse.errors import BadImageError, DataError, OpenVSEError
-from openvse.media.formats import OF_PILLOW, ImageFormat, plain_message
-from openvse.media.jxl import boxes_of
+from openvse.media.formats import OF_PILLOW, ImageFormat, boxes_of, plain_message
 from openvse.media.listing import PackedFile
 from openvse.media.names import PIXELS_VARIABLE, escaped, foreign_kind, format_of, known_formats, names_image, remedy
 from openvse.media.segments import ClipSegment
@@ -397,10 +396,9 @@ def _passed_over(read: Callable[[Any, int, int], bytes]) -> Callable[[Any, int, 
 
 def _opened_avif(opener: Callable[[Any, Any], ImageFile], file: Any, name: Any) -> ImageFile:
     """Open an AVIF with Pillow. Raise BadImageError if it has many parts, each of which is looked for among all."""
-    content = file.read()
+    lists = [each for kind, data in boxes_of(file) if kind == b"meta" for each in boxes_of(io.BytesIO(data[4:]))]
+    lists += [each for kind, data in lists if kind == b"iprp" for each in boxes_of(io.BytesIO(data))]
     file.seek(0)
-    lists = [each for kind, data in boxes_of(content) if kind == b"meta" for each in boxes_of(data[4:])]
-    lists += [each for kind, data in lists if kind == b"iprp" for each in boxes_of(data)]
     size = sum(len(data) for kind, data in lists if kind in (b"iinf", b"iloc", b"iref", b"ipma"))
     if size > _LISTS:
         raise BadImageError(f"it lists its parts in {size:,} bytes, at most {_LISTS:,} are read: save it again")

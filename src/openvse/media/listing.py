@@ -338,18 +338,16 @@ def _inside(
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
+    with suppress(OSError):
         return entry.is_dir()
-    except OSError:
-        return False
+    return False
 
 
 def _is_special(entry: os.DirEntry[str]) -> bool:
     """Return whether an entry leads to a pipe, a socket or a device. A link that leads to nothing does not."""
-    try:
+    with suppress(OSError):
         return not entry.is_file() and bool(entry.stat().st_mode)
-    except OSError:
-        return False
+    return False
 
 
 def _kind(name: str, path: Path, *, videos: bool) -> str | None:
@@ -369,13 +367,11 @@ def _kind(name: str, path: Path, *, videos: bool) -> str | None:
 
 def _start(path: Path) -> bytes:
     """Return the first bytes of a file, or none if it is no file or cannot be read."""
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            return b""
-        with path.open("rb") as file:
-            return file.read(8 * max(_PACKETS))
-    except OSError:
-        return b""
+    with suppress(OSError):
+        if stat.S_ISREG(path.stat().st_mode):
+            with path.open("rb") as file:
+                return file.read(8 * max(_PACKETS))
+    return b""
 
 
 def _is_transport_stream(start: bytes) -> bool:

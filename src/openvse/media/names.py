@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from openvse.errors import OpenVSEError
-from openvse.media.formats import HEIC, OF_PILLOW, RAW, ImageFormat
-from openvse.media.jxl import JXL
+from openvse.media.formats import HEIC, JXL, OF_PILLOW, RAW, ImageFormat
 from openvse.registry import Registry
 
 if TYPE_CHECKING:

@@ -274,7 +274,7 @@ def opened_video(file: BytesIO | str) -> Any:
         import av
     with BytesIO(file.getvalue()) if isinstance(file, BytesIO) else Path(file).open("rb") as content:
         _check_samples(content)
-    options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "file"}
+    options = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "file", "export_xmp": "1"}
     return av.open(file, options=options, metadata_errors="replace")
 
 
