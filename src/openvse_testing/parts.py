@@ -24,8 +24,8 @@ from openvse.evaluation.metrics import METRICS, Metric
 from openvse.evaluation.places import Places
 from openvse.evaluation.ranking import QueryRanks
 from openvse.functional import normalize, pad
-from openvse.media.containers import held_in
 from openvse.media.formats import ImageFormat
+from openvse.media.headers import held_in
 from openvse.media.images import probe_image, read_image
 from openvse.media.names import IMAGE_FORMATS, format_of
 from openvse.registry import Maker, Registry

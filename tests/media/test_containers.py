@@ -9,7 +9,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from openvse.media import jxl
-from openvse.media.containers import unread_facts
+from openvse.media.headers import unread_facts
 from photographs import bag, exif_of, jpeg, read_header, xmp_packet
 from tests.failures import Failures
 from tests.naming import names

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from openvse.errors import BadImageError, OpenVSEError
-from openvse.media.containers import held_in, unread_facts
 from openvse.media.formats import ImageFormat
+from openvse.media.headers import held_in, unread_facts
 from openvse.media.images import read_image
 from openvse.media.listing import UNNAMED, list_media
 from openvse.media.names import IMAGE_FORMATS, format_of, is_image, names_image

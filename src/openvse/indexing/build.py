@@ -35,7 +35,7 @@ from openvse.indexing.scanning import (
     note_metadata,
 )
 from openvse.indexing.writer import FoundIndex, IndexFolder, IndexWriter, damaged_items, rewrite, unused_rows
-from openvse.media.containers import unread_facts
+from openvse.media.headers import unread_facts
 from openvse.media.listing import LeftOut
 from openvse.media.names import escaped
 from openvse.media.segments import file_of

@@ -2,7 +2,8 @@
 
 EXIF (CIPA DC-008) comes from Pillow, and so does IPTC (IIM 4). Python's own parser reads XMP (ISO 16684-1), but no
 document that declares entities. FFmpeg finds the facts of videos in the container. ``ranks`` decides which source
-counts, as the Metadata Working Group does (Guidelines 2.0).
+counts, as the Metadata Working Group does (Guidelines 2.0). EXIF, XMP and the texts of a PNG are read wherever the
+container of the file keeps them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import hashlib
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cache
 from itertools import islice, takewhile
@@ -28,10 +29,116 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
 from openvse.errors import DataError
-from openvse.media.containers import elements_of, held_in
-from openvse.media.names import is_video_name
+from openvse.media.formats import MOST_XMP
+from openvse.media.images import opened_image
+from openvse.media.names import escaped, format_of, is_video_name
 from openvse.media.ranks import FactSource, Header, Said
 from openvse.media.videos import opened_video
+
+_MOST_TAGS = 200_000  # of a packet; each takes 100 bytes
+_CHUNKS, _LARGEST_CHUNK = 200_000, 1 << 26  # of a PNG: the number looked at, and bytes of one that is read
+_TEXTS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")
+_PLAIN = b"http://ns.adobe.com/xap/1.0/\0"
+_REST = re.compile(rb"http://ns\.adobe\.com/xmp/extension/\0(\w{32})(.{4})(.{4})(.+)", re.DOTALL)
+_IDENTIFIER = re.compile(rb"\b\w{32}\b")
+_AROUND, _DECLARATION = b"\xef\xbb\xbf\0 \n\r\t", re.compile(rb"^<\?xml\s.*?\?>", re.DOTALL)
+
+
+@contextmanager
+def held_in(path: Path) -> Iterator[tuple[Image.Exif, bytes | str, Image.Image | None]]:
+    """Open a file for its EXIF, its packet of XMP, and what Pillow has read of it. No pixel is decoded.
+
+    A damaged file raises almost any error.
+    """
+    known = format_of(path.name)
+    if known is not None and known.facts is not None and (held := known.facts(path)) is not None:
+        yield *held, None
+        return
+    with opened_image(path) as image:
+        if isinstance(image, PngImageFile):
+            _read_behind_pixels(image)
+            _read_profiles(image.info)
+        xmp = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or b""
+        if isinstance(image, JpegImageFile):
+            xmp = _extended(xmp, image.applist)
+        # The method of PNG would decode an image without EXIF.
+        yield Image.Image.getexif(image), xmp, image
+
+
+def unread_facts(paths: Iterable[Path]) -> list[str]:
+    """Return a line that counts the files of each format whose facts are not read, and says what to do."""
+    cases: dict[tuple[str, str], list[Path]] = {}
+    for path in paths:
+        with suppress(OSError):
+            if (known := format_of(path.name)) and known.unread and (reason := known.unread(path)):
+                cases.setdefault((known.title, reason), []).append(path)
+    return [
+        f"the facts of {len(some):,} {title} file(s) are not read (first: {escaped(some[0])}): {reason}"
+        for (title, reason), some in cases.items()
+    ]
+
+
+def _read_behind_pixels(image: PngImageFile) -> None:
+    """Read texts and EXIF that a PNG holds behind its pixels, which Pillow reads only if it decodes them."""
+    file, stream, at = image.fp, image.png, 8
+    assert file is not None and stream is not None, "no pixel is decoded"
+    for _ in range(_CHUNKS):
+        file.seek(at)
+        length, kind = int.from_bytes(file.read(4), "big"), file.read(4)
+        if at > image.tile[0].offset and kind in _TEXTS and length <= _LARGEST_CHUNK:
+            with suppress(Exception):  # what is wrong with one says nothing of the others
+                stream.call(kind, at + 8, length)
+        if kind in (b"", b"IEND"):
+            return
+        at += length + 12
+
+
+def _read_profiles(info: dict[Any, Any]) -> None:
+    """Read the EXIF and XMP that programs wrote into a PNG as lines of digits, before it had parts for them."""
+    for name in ("xmp", "app1", "APP1"):
+        with suppress(ValueError):
+            lines = str(info.get(f"Raw profile type {name}", "")).split("\n")
+            if data := bytes.fromhex("".join(lines[3:])):
+                info.setdefault("exif" if data.startswith(b"Exif\0") else "xmp", data.removeprefix(_PLAIN))
+
+
+def _extended(xmp: bytes, segments: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return the XMP of a JPEG with the rest that had no room in its segment, if that is whole and can be read.
+
+    Each segment of the rest has an identifier, which the packet mentions, the length of the rest, and its own place.
+    """
+    parts: dict[int, bytes] = {}
+    length, rest, mentioned = 0, bytearray(), {*_IDENTIFIER.findall(xmp.upper())}
+    for match in (_REST.fullmatch(data) for name, data in segments if name == "APP1"):
+        if match and match[1].upper() in mentioned:
+            length = int.from_bytes(match[2], "big")
+            parts[int.from_bytes(match[3], "big")] = match[4]
+    for start, part in sorted(parts.items()):
+        rest += part if start == len(rest) else b""
+    joined = b"<x>%b</x>" % b"".join(_DECLARATION.sub(b"", each.strip(_AROUND)) for each in (xmp, rest))
+    with suppress(DataError):
+        if rest and len(rest) == length:
+            elements_of(joined)
+            return joined
+    return xmp
+
+
+def elements_of(packet: bytes | str) -> list[ElementTree.Element]:
+    """Return the elements of a packet of XMP, none for an empty one. Raise DataError if it is none or might harm."""
+    if isinstance(packet, bytes):
+        is_wide = packet.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        packet = packet.decode("utf-16" if is_wide else "utf-8", "replace")
+    if not (text := packet.strip("\ufeff\0 \n\r\t")):
+        return []
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        raise DataError("it declares entities of XML, and is not read: write it as plain XMP")
+    if len(text) > MOST_XMP or text.count("<") > _MOST_TAGS:
+        raise DataError(f"it has more than {MOST_XMP / 1e6:g} MB or {_MOST_TAGS:,} tags of XML, and is not read")
+    try:
+        return [*ElementTree.fromstring(text).iter()]
+    except (ElementTree.ParseError, ValueError) as error:
+        raise DataError(f"it is no XML ({error}): write it again, or remove it") from error
+
 
 _DATE = re.compile(  # a year, month or day alone too; EXIF leaves blanks for the rest, and IPTC writes no separators
     r"(\d{4})(?:[-:/.]?(\d\d)(?:[-:/.]?(\d\d)(?:[ T](\d\d)(?::?(\d\d)(?::?(\d\d))?(?:\.\d+)?)?)?)?)?"

@@ -160,7 +160,8 @@ class Around(Augmentation):
         drawn = torch.rand(mask.shape).masked_fill(~mask, -1.0).argmax(dim=1)
         distance = (places - places[torch.arange(len(mask)), drawn].unsqueeze(1)).norm(dim=-1)
         rank = distance.masked_fill(~mask, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
-        return rank < (mask.sum(dim=1, keepdim=True) * self.share).floor().clamp(min=1)
+        kept: Tensor = rank < (mask.sum(dim=1, keepdim=True) * self.share).floor().clamp(min=1)
+        return kept
 
 
 class CrossCorrelation(Term):
