@@ -46,7 +46,7 @@ from openvse.model.two_tower import TwoTower
 from openvse.objectives.base import Objective
 from openvse.pipeline import DECODERS, decoded
 from openvse.retrieval.build import build_model, build_objective
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.retrieval.training import open_retrieval
 from openvse.similarities import SetMax
 from openvse.tasks.load import load_as

@@ -9,7 +9,7 @@ size, with the names of classes. The row ``names`` knows no caption. Images that
 
 - random: in random order.
 - spread: the image that is farthest from all that are captioned, by the angle from the mean (farthest first).
-- gain: ``openvse.teaching.choosing``.
+- gain: ``openvse.teaching.described``.
 - asked: the same, but images near to what was searched in vain count more. After each size, every word of whose first
   ten images of the folder less than half have it is one that was searched in vain, and its first 20 images count
   5 times.
@@ -34,9 +34,9 @@ from openvse.datasets import open_corpus
 from openvse.evaluation.report import Report, evaluate_sets
 from openvse.retrieval.build import build_model
 from openvse.retrieval.closed_form import NOISE_FLOOR, LinearMaps, described_by
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs.load import read_recipe, validated
-from openvse.teaching.choosing import main_directions, next_images
+from openvse.teaching.described import main_directions, next_images
 
 WORDS = "dog/bike/beach/snow/mountain/swing/rock/car/street/hat/water/grass/person/man/child/boy/red shirt/two dogs"
 Found = tuple[Report, Report]

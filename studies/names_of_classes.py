@@ -34,8 +34,8 @@ from openvse.evaluation.report import Report, evaluate_sets
 from openvse.features.store import FeatureStore
 from openvse.retrieval.build import build_model
 from openvse.retrieval.closed_form import NOISE_FLOOR, LinearMaps, described_by, linear_maps, maps_of_names
-from openvse.retrieval.kind import RetrievalRecipe
 from openvse.retrieval.names import class_names
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.similarities import SetMax
 from openvse.specs.load import read_recipe, validated
 from openvse.types import EmbeddingSet

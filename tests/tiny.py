@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from openvse.features.extract import FeatureStoreWriter
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import parse_recipe
 from openvse.training.records import EpochReport, Silent, StepReport
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from openvse.retrieval.kind import PublishedRecalls, RetrievalRecipe
+from openvse.retrieval.recipe import PublishedRecalls, RetrievalRecipe
 from openvse.specs.model import Part, Strict, TowerSpec
 from openvse.specs.recipe import AverageSpec, DataSpec, OptimizerSpec, PhaseSpec, PlateauSpec, TrainingSpec
 from openvse_papers.vqa.recipe import AnswersSpec, HeadSpec, VQARecipe

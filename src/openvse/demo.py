@@ -17,8 +17,8 @@ from openvse.indexing import Index
 from openvse.indexing.scanning import METADATA
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.retrieval.kind import RetrievalRecipe
 from openvse.retrieval.names import model_of_names
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.search import Hit, Page, SearchEngine, contact_sheet
 from openvse.search.updating import index
 from openvse.specs.load import read_recipe, validated

@@ -16,7 +16,7 @@ from openvse.functional import pad
 from openvse.model.two_tower import TwoTower
 from openvse.objectives.base import Objective
 from openvse.retrieval.build import build_model, build_objective
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs.load import list_recipes
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from openvse.retrieval.build import build_model
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
 from openvse.training.optimizer import build_optimizer

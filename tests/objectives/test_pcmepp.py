@@ -9,7 +9,7 @@ from torch import Tensor
 from openvse.errors import RecipeError
 from openvse.objectives import PCMEPP
 from openvse.retrieval.build import build_model, build_objective
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.similarities import CSD
 from openvse.specs.load import validated
 from openvse.types import EmbeddingSet, ScoredBatch

@@ -10,7 +10,7 @@ from openvse.assembly.parts import build_part
 from openvse.backbones import BACKBONES
 from openvse.errors import ModelError, RecipeError
 from openvse.evaluation.report import protocol_named
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs.load import about, apply_override, dump_yaml, list_recipes, parse_yaml, read_recipe, validated
 from openvse.specs.model import Part
 from openvse.tasks.recipes import load_recipe, parse_recipe, shown_recipe

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from openvse.retrieval.build import build_model
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs.load import list_recipes, read_recipe
 from openvse.tasks.recipes import load_recipe
 from openvse.training.optimizer import Schedule

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import load_recipe
 from tests.failures import Failures
 

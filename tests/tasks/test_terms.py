@@ -10,7 +10,7 @@ from openvse.assembly.parts import KINDS
 from openvse.encoders import TEXT_ENCODERS
 from openvse.objectives import TERMS
 from openvse.retrieval.build import build_model, build_objective
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.similarities import SIMILARITIES
 from openvse.specs.load import list_recipes
 from openvse.tasks.recipes import load_recipe

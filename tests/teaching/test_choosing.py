@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from openvse.teaching.choosing import RIDGE, main_directions, next_images
+from openvse.teaching.described import RIDGE, main_directions, next_images
 
 
 def slow(images, captioned, count, weights):

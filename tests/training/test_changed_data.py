@@ -11,7 +11,7 @@ from openvse.corpus import Corpus
 from openvse.corpus.corpus import Record, build_corpus
 from openvse.corpus.trained_on import SplitData, also_trained_on, seen_in_training, training_sample
 from openvse.errors import TrainingError
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
 from tests.naming import names

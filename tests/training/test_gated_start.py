@@ -13,7 +13,7 @@ from openvse.conversion.convert import convert
 from openvse.model.start import Start
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs.load import inherited
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe, parse_recipe

@@ -21,7 +21,7 @@ from openvse.model.two_tower import TwoTower
 from openvse.pipeline import WorkProgress
 from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.evaluate import compare_towers, evaluate_towers
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe

@@ -14,7 +14,7 @@ from openvse.model.start import Start
 from openvse.model.two_tower import Tower, TwoTower
 from openvse.objectives import TERMS, Term
 from openvse.objectives.base import Objective
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.similarities import SIMILARITIES, Similarity
 from openvse.specs.load import apply_override, validated
 from openvse.specs.model import Part, TwoTowerSpec

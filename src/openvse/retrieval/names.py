@@ -22,7 +22,7 @@ from openvse.model.two_tower import TwoTower
 from openvse.pipeline import WorkProgress, tell_skipped
 from openvse.retrieval.build import build_model
 from openvse.retrieval.closed_form import described_by, linear_of, maps_of_names, sentences_of, set_maps
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs.load import read_recipe, validated
 from openvse.specs.model import Part, TwoTowerSpec
 from openvse.training.inputs import AUTO, RunInputs, source_of, spread

@@ -42,8 +42,8 @@ from openvse.registry import Registry
 from openvse.retrieval.build import build_model, build_objective
 from openvse.retrieval.closed_form import LEAST_IMAGES, can_adapt, solve
 from openvse.retrieval.evaluate import CountedCorpus, count_scores
-from openvse.retrieval.kind import RetrievalRecipe
 from openvse.retrieval.names import LEAST_CAPTIONED, NONE, class_names, model_without_captions, names_of
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.specs.model import Part, TwoTowerSpec
 from openvse.training.inputs import (
     AUTO,

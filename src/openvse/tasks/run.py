@@ -41,11 +41,15 @@ _EARLIER = (METRICS, "before_after.md", "before_after.json", BEST, START, "tenso
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run: the folder of the best model, its results on validation, and why nothing was trained, or ""."""
+    """A finished run: the folder of the best model, its results on validation, and why nothing was trained, or "".
+
+    The process that leads also has the model itself.
+    """
 
     best: Path
     progress: Progress
     untrained: str = ""
+    model: Model | None = None
 
     def __repr__(self) -> str:
         reached, why = self.progress, f", untrained: {self.untrained}" if self.untrained else ""
@@ -111,15 +115,16 @@ def _train(recipe: RunRecipe, inputs: RunInputs, resume: bool) -> RunResult:
             _note_recipe(inputs.folder, recipe)
     else:
         _begin(inputs, recipe, start, trainer)
-    progress, best = trainer.fit(), inputs.folder / BEST
+    progress, best, model = trainer.fit(), inputs.folder / BEST, None
     if task.advice:
         inputs.watcher.note(task.advice)
     if inputs.accelerator.is_main_process and best.is_dir():
-        task.finish(load(best, device=inputs.accelerator.device), best)
+        model = load(best, device=inputs.accelerator.device)
+        task.finish(model, best)
     inputs.accelerator.wait_for_everyone()
     needed = [phase.least_images for phase in recipe.training.phases]
     left_out = needed and not task.recipe.training.phases
-    return RunResult(best, progress, f"fewer than {min(needed):,} images for training" if left_out else "")
+    return RunResult(best, progress, f"fewer than {min(needed):,} images for training" if left_out else "", model)
 
 
 def _start_of(recipe: RunRecipe, inputs: RunInputs, goes_on: bool) -> Start | None:
@@ -265,7 +270,7 @@ def _keep(model: Model, recipe: RunRecipe, inputs: RunInputs) -> RunResult:
             model.save(folder / BEST)
             _note_recipe(folder, recipe)
     inputs.accelerator.wait_for_everyone()
-    return RunResult(inputs.folder / BEST, Progress(), "too few images with captions")
+    return RunResult(inputs.folder / BEST, Progress(), "too few images with captions", model)
 
 
 def _begin(inputs: RunInputs, recipe: RunRecipe, start: Start | None, trainer: Trainer) -> None:

@@ -62,8 +62,7 @@ from openvse.retrieval.closed_form import (
 from openvse.retrieval.names import LEAST_CAPTIONED, class_names
 from openvse.runtime.model import load_embedder
 from openvse.search.sheets import captions_beside
-from openvse.teaching.choosing import next_images
-from openvse.teaching.described import FOLDER, Described, can_learn, map_of, name_of
+from openvse.teaching.described import FOLDER, Described, can_learn, map_of, name_of, next_images
 from openvse.training.inputs import AUTO
 from openvse.training.optimizer import BEST
 

@@ -29,7 +29,7 @@ from openvse.output.figures import COLUMN, HEAT, colour, lines_of, new_figure
 from openvse.output.table import Cell, Table
 from openvse.pipeline import WorkProgress
 from openvse.retrieval.build import build_model
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.retrieval.training import build_run, open_data
 from openvse.tasks.load import load_as
 from openvse.tasks.recipes import load_recipe

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from openvse.errors import RecipeError
-from openvse.retrieval.kind import RetrievalRecipe
+from openvse.retrieval.recipe import RetrievalRecipe
 from openvse.tasks.recipes import load_recipe, parse_recipe
 from openvse.training.kind import published_for
 from openvse_papers.vqa.recipe import VQARecipe

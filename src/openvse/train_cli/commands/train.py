@@ -18,6 +18,7 @@ from openvse.train_cli.launching import TrainingBar, launch, leads, leave
 from openvse.training.records import Silent
 
 if TYPE_CHECKING:
+    from openvse.model.base import Model
     from openvse.model.two_tower import TwoTower
     from openvse.specs import RunRecipe
 
@@ -81,11 +82,11 @@ def train(
         if measured := reached.best_epoch >= 0:
             note(f"best: {best}, validation {reached.metric} {reached.best_score:.1f}{within}")
         typer.echo(result.best)
-        for line in _next_commands(folder, chosen, result.best, measured=measured):
+        for line in _next_commands(folder, chosen, result.model, measured=measured):
             note(line)
 
 
-def _next_commands(folder: Path, recipe: RunRecipe, best: Path, *, measured: bool) -> Iterator[str]:
+def _next_commands(folder: Path, recipe: RunRecipe, model: Model | None, *, measured: bool) -> Iterator[str]:
     """Yield the commands that follow a run, each as a line. A run without captions cannot be evaluated."""
     data, where = recipe.data.source or "DATA", str(folder)
     stores = {"--features": recipe.data.features, "--text-features": recipe.data.text_features}
@@ -93,13 +94,10 @@ def _next_commands(folder: Path, recipe: RunRecipe, best: Path, *, measured: boo
     outside = ["--allow-outside"] * recipe.data.allow_outside
     if measured:
         yield f"next: {shlex.join(('openvse', 'evaluate', where, '--on', data, *read, *outside))}"
-    if recipe.task != "retrieval" or not Path(data).is_dir():
+    towers = cast("TwoTower", model)
+    if model is None or recipe.task != "retrieval" or not Path(data).is_dir() or not towers.reads_images:
         return
-    from openvse.tasks.load import load
-
-    if not (model := cast("TwoTower", load(best))).reads_images:
-        return
-    if model.indexable:
+    if towers.indexable:
         index = folder / "index"
         again = ["--overwrite"] * (index / MANIFEST).is_file()  # it is of an earlier model
         yield f"      {shlex.join(('openvse', 'index', where, data, '--out', str(index), *again))}"
