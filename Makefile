@@ -33,8 +33,10 @@ check: lint  ## Lint, types and the quickest tests: what to run after each chang
 test-fast: $(INSTALLED)  ## All tests but the slow ones (under 4 minutes on 2 cores).
 	$(PYTEST) -m "not slow"
 
+GRAPHS := packages/openvse-cuda-graphs
 test: $(INSTALLED)  ## Every test.
 	$(PYTEST)
+	PYTHONPATH=$(GRAPHS)/src $(PYTEST) $(GRAPHS)/tests
 
 crash: $(INSTALLED)  ## Stop every command that writes at changes of the disk (at most 15 minutes on 2 cores; needs gcc).
 	$(BIN)/python -m tests.crash.run --most 12
@@ -42,6 +44,7 @@ crash: $(INSTALLED)  ## Stop every command that writes at changes of the disk (a
 gpu-check:  ## On a machine with a GPU and its PyTorch: the tests of a GPU and one table (PYTHON has the extra train and pytest; JSON=FILE keeps the table).
 	@$(PYTHON) -m tests.metadata build/metadata; export PYTHONPATH="src:.:build/metadata:$$PYTHONPATH"; $(PYTHON) -m pytest -q tests/gpu -rs; status=$$?; \
 	PYTHONPATH="packages/openvse-triton/src:$$PYTHONPATH" $(PYTHON) -m pytest -q --noconftest packages/openvse-triton/tests -rs || status=1; \
+	PYTHONPATH="$(GRAPHS)/src:$$PYTHONPATH" $(PYTHON) -m pytest -q $(GRAPHS)/tests -rs || status=1; \
 	$(PYTHON) benchmarks/gpu.py $(if $(JSON),--json $(JSON)) && exit $$status
 
 KERNEL := build/kernel-check

@@ -81,21 +81,21 @@ class Step:
 
 def count_step(name: str, corpus: Path, bert: str, folder: Path) -> Step:
     """Train by a recipe, and return what its second step starts."""
-    counted, taken, compute, step = Step(), Counter[str](), emulated._compute, Trainer._step
+    counted, taken, compute, note = Step(), Counter[str](), emulated._compute, Trainer._note
 
     def watched(func: Any, args: Any, kwargs: Any) -> Any:
         counted.add(func._overloadpacket.__name__, args)
         return compute(func, args, kwargs)
 
     def take(trainer: Trainer, done: Any) -> None:
-        step(trainer, done)
+        note(trainer, done)
         taken["steps"] += 1
         counted.counts = taken["steps"] == 1
         torch.autograd.set_detect_anomaly(counted.counts, check_nan=False)
 
     with emulated.emulated_device(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(emulated, "_compute", watched)
-        patch.setattr(Trainer, "_step", take)
+        patch.setattr(Trainer, "_note", take)
         run_recipe(small(name, corpus, bert, "cuda"), folder)
     counted.files[OWN] += bool(counted.ahead)
     counted.sent += sum(counted.ahead[1:2])

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from openvse.errors import DataError
-from openvse.kernels import is_traced
+from openvse.kernels import is_traced, shapes_are_fixed
 from openvse.kernels.ranked import is_usable, sort_elements, sum_ranked
 from openvse.types import EmbeddingSet, Inputs, knows, moved_together, on_cpu
 
@@ -175,8 +175,17 @@ def places_of(mask: Bool[Tensor, "*b"], device: torch.device | None = None) -> t
     return tuple(of_values(mask, indices) if device is None else moved_together(indices(on_cpu(mask)), device))
 
 
+def pairs_of(positives: Bool[Tensor, "A C"]) -> tuple[Int[Tensor, "P"], ...]:
+    """Return the row and the column of each positive pair. Where shapes are fixed, a row has exactly one."""
+    if not shapes_are_fixed():
+        return places_of(positives)
+    return torch.arange(len(positives), device=positives.device), positives.byte().argmax(dim=1)
+
+
 def rows_at(rows: Shaped[Tensor, "A C"], places: Int[Tensor, "P"]) -> Shaped[Tensor, "P C"]:
     """Return ``rows[places]``, without a copy if it is known that the places are those of all rows in their order."""
+    if shapes_are_fixed():  # see ``pairs_of``
+        return rows
     are_all = len(rows) == len(places) and knows(places) and bool((on_cpu(places) == torch.arange(len(rows))).all())
     return rows if are_all else rows[places]
 
@@ -236,7 +245,7 @@ def interpolate(
 def compact(values: Tensor, mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Bool[Tensor, "B M"]]:
     """Move the real elements of each row to the front, in their order, and cut columns that hold only padding.
 
-    In a compiled or exported program no columns are cut.
+    Where shapes are fixed, as in an exported program, no columns are cut.
 
     Args:
         values: ``[B, N]`` or ``[B, N, L]``.
@@ -256,7 +265,7 @@ def _order_of_real(mask: Bool[Tensor, "B N"]) -> tuple[Int[Tensor, "B M"], Bool[
     """Return the places of the real elements of each row before those of the others, and which of them are real."""
     lengths, size = mask.sum(dim=1), mask.shape[1]
     order = (size * (~mask).long() + torch.arange(size, device=mask.device)).argsort(dim=1)  # no two keys are equal
-    longest = size if is_traced() else int(lengths.max())  # the values must not decide a shape of a program
+    longest = size if shapes_are_fixed() else int(lengths.max())
     return order[:, :longest], position_mask(lengths, longest)
 
 

@@ -16,9 +16,11 @@ from openvse.errors import TrainingError
 from openvse.features.extract import FeatureStoreWriter
 from openvse.features.store import FeatureStore
 from openvse.media.images import probe_image
+from openvse.retrieval.training import RetrievalTask
 from openvse.specs import RunRecipe
 from openvse.tasks.recipes import parse_recipe
 from openvse.tasks.run import run_recipe
+from openvse.training.task import Step
 from openvse.training.trainer import Trainer
 from tests.device.emulated_device import Waits
 from tests.device.small_recipes import OF_METHODS, small
@@ -166,15 +168,15 @@ def test_a_loss_that_is_not_finite_names_its_step_and_leaves_the_checkpoint(
 ) -> None:
     """The loss of the third step is read with the line after the fourth; what a checkpoint holds is finite."""
     recipe = tiny_recipe(corpus, device="cuda", batch_size=4, phases=[{"epochs": 1}], log_every=4)
-    plain, steps = Trainer._step, []
+    plain, steps = RetrievalTask.step, []
 
-    def step(trainer: Trainer, taken: Any) -> None:
-        steps.append(taken)
+    def step(*given: Any) -> Step:
+        steps.append(taken := plain(*given))
         if len(steps) == 3:
             taken.terms["loss"] = taken.terms["loss"] * torch.nan
-        plain(trainer, taken)
+        return taken
 
-    monkeypatch.setattr(Trainer, "_step", step)
+    monkeypatch.setattr(RetrievalTask, "step", step)
     assert names(refusal(TrainingError, run_recipe, recipe, tmp_path / "run"), "step 3")
     assert len(steps) == 4
     state = torch.load(tmp_path / "run" / "last.pt", weights_only=False)

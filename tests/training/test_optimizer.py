@@ -11,6 +11,7 @@ from openvse.errors import RecipeError
 from openvse.specs.recipe import AverageSpec, OptimizerSpec, PhaseSpec
 from openvse.tasks.run import run_recipe
 from openvse.training.optimizer import Schedule, WeightAverage, build_optimizer, check_prefixes, freeze, has_prefix
+from openvse.training.task import Step
 from openvse.training.trainer import Trainer
 from tests.tiny import Recorder, Stop, are_same, tiny_recipe
 
@@ -87,14 +88,14 @@ def test_best_holds_the_mean_and_the_checkpoint_both(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, torch.Tensor]] = []
-    step = Trainer._step
+    take = Trainer.take
 
-    def remember(trainer: Trainer, taken: object) -> dict[str, float]:
-        terms = step(trainer, taken)
+    def remember(trainer: Trainer, batch: object, phase: int) -> Step:
+        step = take(trainer, batch, phase)
         seen.append({name: weight.detach().clone() for name, weight in trainer.model.named_parameters()})
-        return terms
+        return step
 
-    monkeypatch.setattr(Trainer, "_step", remember)
+    monkeypatch.setattr(Trainer, "take", remember)
     one = {"phases": [{"epochs": 1}]}
     run_recipe(tiny_recipe(corpus, **AVERAGE, **one), tmp_path / "mean")
     weights, seen = seen, []

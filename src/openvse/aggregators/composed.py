@@ -20,7 +20,7 @@ from openvse.aggregators.simple import (
     require_single_vectors,
 )
 from openvse.errors import ModelError, RecipeError
-from openvse.functional import at_least_single, masked_mean, normalize, sort_descending
+from openvse.functional import at_least_single, is_full, masked_mean, normalize, sort_descending
 from openvse.layers.attention import xavier_linear
 from openvse.registry import Maker
 from openvse.types import EmbeddingSet, Features, moved, on_cpu
@@ -343,11 +343,12 @@ class MultiView(Aggregator):
             for projection, view in zip(self.projections, self.views, strict=True)
         ]
         residuals = [view.residual for view in views if view.residual is not None]
-        return EmbeddingSet(
-            torch.cat([view.vectors for view in views], dim=1),
-            moved(torch.cat([on_cpu(view.mask) for view in views], dim=1), features.mask.device),
-            torch.cat(residuals, dim=1) if residuals else None,
-        )
+        vectors = torch.cat([view.vectors for view in views], dim=1)
+        residual = torch.cat(residuals, dim=1) if residuals else None
+        if all(is_full(view.mask) for view in views):
+            return EmbeddingSet.full(vectors, residual)
+        masks = torch.cat([on_cpu(view.mask) for view in views], dim=1)
+        return EmbeddingSet(vectors, moved(masks, features.mask.device), residual)
 
     def curves(self) -> dict[str, list[float]]:
         """Return the curves of all views, as ``view1.NAME``."""

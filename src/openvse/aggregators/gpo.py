@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -21,7 +22,7 @@ from openvse.functional import (
     sort_descending,
     sum_by_rank,
 )
-from openvse.kernels import is_traced
+from openvse.kernels import is_traced, shapes_are_fixed
 from openvse.layers.recurrence import packed_gru, reading_order
 from openvse.registry import Maker, Registry
 from openvse.types import moved, on_cpu
@@ -34,6 +35,11 @@ def _positions_of(sizes: Int[Tensor, "U"]) -> tuple[Bool[Tensor, "U N"], Bool[Te
     """Return the positions of each set up to the largest one's, and those beyond its size."""
     real = position_mask(sizes, int(sizes.max()))
     return real, ~real
+
+
+@functools.lru_cache(maxsize=64)
+def _every_size(most: int, device: torch.device) -> Int[Tensor, "N"]:
+    return moved(torch.arange(1, most + 1), device)
 
 
 @runtime_checkable
@@ -283,7 +289,10 @@ class GPO(RankedPooling):
 
     def _weights(self, mask: Bool[Tensor, "B N"]) -> tuple[Float[Tensor, "U M *L"], Int[Tensor, "B"]]:
         """Return the coefficients for each distinct size of a batch, and the index of each item's size."""
-        sizes, group = of_values(mask, distinct_sizes, _positions_of, reading_order)
+        if shapes_are_fixed():
+            sizes, group = _every_size(mask.shape[1], mask.device), mask.sum(dim=1) - 1
+        else:
+            sizes, group = of_values(mask, distinct_sizes, _positions_of, reading_order)
         return (self.coefficients(sizes) if torch.is_grad_enabled() else self._cached(sizes)), group
 
     @torch.inference_mode()

@@ -24,7 +24,7 @@ from openvse.functional import (
     soft_pool,
     sort_descending,
 )
-from openvse.kernels import is_traced
+from openvse.kernels import is_traced, shapes_are_fixed
 from openvse.layers.attention import Attention, AttentionScores, check_heads, checked_dropout, xavier_linear
 from openvse.layers.recurrence import packed_gru, states_at_end
 from openvse.types import EmbeddingSet, Features
@@ -112,7 +112,7 @@ class FSPool(RankedPooling):
 
     def pool_ranked(self, ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         """Sum the sorted values of each dimension with its curve, computed once for each distinct size."""
-        if is_traced():  # the number of distinct sizes must not decide a shape
+        if shapes_are_fixed():  # the number of distinct sizes must not decide a shape
             curves = interpolate(self.knots, mask.sum(dim=1), mask.shape[1])
             return (ranked * curves.transpose(1, 2).to(ranked.dtype)).sum(dim=2)
         sizes, group = of_values(mask, distinct_sizes)

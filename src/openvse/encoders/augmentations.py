@@ -2,7 +2,7 @@
 
 The source is VSE-infinity, section 3.3, with the rates of its released code. All random numbers come from PyTorch's
 global CPU generator, which the trainer seeds and checkpoints. Sets of every size are drawn on the CPU, so that no
-device has to say how large they are.
+device has to say how large they are. A step that is captured reads sets that were drawn before.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from openvse.errors import RecipeError, nearest
 from openvse.functional import compact, keep_at_least_one
+from openvse.kernels import is_captured
 from openvse.registry import Configured, Registry
 from openvse.types import moved, moved_together, on_cpu
 
@@ -50,7 +51,7 @@ class Augmentation(Configured, nn.Module, ABC):
 
     def forward(self, mask: Bool[Tensor, "B N"], boxes: Float[Tensor, "B N 4"] | None = None) -> Bool[Tensor, "B N"]:
         """Return the mask of the kept features: at least one per item in training, and all of them in evaluation."""
-        if not self.training:
+        if not self.training or is_captured():
             return mask
         here = on_cpu(mask)
         return moved(self.hide(here) if boxes is None else self.hide_at(here, boxes), mask.device)
@@ -151,7 +152,7 @@ class TokenAugmentation(nn.Module):
         self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]
     ) -> tuple[Int[Tensor, "B M"], Bool[Tensor, "B M"]]:
         """Return the augmented ids and their mask, M <= N. In evaluation both are returned unchanged."""
-        if not self.training or self.mode == "none":
+        if not self.training or self.mode == "none" or is_captured():
             return ids, mask
         device, ids, mask = ids.device, on_cpu(ids), on_cpu(mask)
         chosen = (self._draw(ids) < self.rate) & ~torch.isin(ids, self.protected)

@@ -16,7 +16,7 @@ from openvse.encoders.augmentations import AUGMENTATIONS, Augmentation
 from openvse.encoders.projections import PROJECTIONS, Encoder, GlobalVector, Projection
 from openvse.errors import ModelError
 from openvse.functional import compact
-from openvse.kernels import is_traced
+from openvse.kernels import shapes_are_fixed
 from openvse.registry import Maker
 from openvse.types import Features, Inputs, moved, on_cpu
 
@@ -91,7 +91,7 @@ class ImageEncoder(Encoder):
                 f"the stored features are {inputs.values.shape[-1]} wide, but this encoder expects "
                 f"{self.feature_dim}: extract them again with this encoder, or set its feature_dim"
             )
-        if not is_traced() and not on_cpu(inputs.mask).any(dim=1).all():
+        if not shapes_are_fixed() and not on_cpu(inputs.mask).any(dim=1).all():
             raise ModelError("an image has no local features: leave it out, or give a mask with at least one")
         if self.training and self.fine_tune:
             raise ModelError("fine_tune needs images, not stored features: set fine_tune=false or drop the store")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from openvse.errors import RecipeError
 from openvse.functional import compact, masked_mean, places_of
-from openvse.kernels import is_traced
+from openvse.kernels import shapes_are_fixed
 from openvse.layers.attention import checked_dropout, xavier_linear
 from openvse.layers.recurrence import final_states, packed_gru, states_at_end
 from openvse.registry import Configured, Registry
@@ -169,17 +170,34 @@ class ResidualMLP(Projection):
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
         """Project the real rows. The others become 0 (with ``count_padding``, all rows are projected)."""
         counted = moved(torch.ones_like(on_cpu(mask)), mask.device) if self.count_padding else mask
-        if is_traced() and not self.training:  # the mask must not decide a shape
+        if shapes_are_fixed():  # the mask must not decide a shape
             straight: Tensor = self.linear(local)
             rows = (straight if self.in_series else local).flatten(0, 1)
-            bent: Tensor = self.mlp(rows).unflatten(0, local.shape[:2])
-            return (straight + bent).masked_fill(~counted.unsqueeze(-1), 0.0)
+            bent = self._bent_where(rows, counted.flatten()) if self.training else self.mlp(rows)
+            both: Tensor = self.dropout(straight + bent.view(straight.shape))
+            return both.masked_fill(~counted.unsqueeze(-1), 0.0)
         places = places_of(counted)
         real = local[places]
         straight = self.linear(real)
         projected = self.dropout(straight + self.mlp(straight if self.in_series else real))
         empty: Tensor = projected.new_zeros(*mask.shape, self.output_dim)
         return empty.index_put(places, projected)
+
+    def _bent_where(self, rows: Float[Tensor, "R C"], real: Bool[Tensor, "R"]) -> Float[Tensor, "R D"]:
+        """Return what the MLP makes of rows in training, whose BatchNorm counts and learns from the real ones."""
+        first, norm, *others = cast(Any, self.mlp)
+        hidden, weights = first(rows), real.float().unsqueeze(1)
+        count = weights.sum()
+        mean = (weights * hidden).sum(dim=0) / count
+        centred = hidden - mean
+        variance = (weights * centred.square()).sum(dim=0) / count
+        with torch.no_grad():
+            norm.num_batches_tracked.add_(1)
+            norm.running_mean.lerp_(mean, norm.momentum)
+            norm.running_var.lerp_(variance * count / (count - 1), norm.momentum)
+        scaled = centred * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
+        bent: Tensor = nn.Sequential(*others)(scaled.to(hidden.dtype))
+        return bent
 
 
 class BiGRUProjection(Projection):
@@ -196,7 +214,7 @@ class BiGRUProjection(Projection):
         """Read the real features. The others become 0."""
         values, real = compact(local, mask)
         states = packed_gru(self.gru, values, real).mean(dim=0)
-        if is_traced():
+        if shapes_are_fixed():
             place = (mask.cumsum(dim=1) - 1).clamp(min=0).unsqueeze(-1).expand_as(states)
             return states.gather(1, place).masked_fill(~mask.unsqueeze(-1), 0.0)
         return states.new_zeros(*mask.shape, self.output_dim).index_put(places_of(mask), states[places_of(real)])

@@ -17,8 +17,8 @@ from openvse.backbones.pretrained import load_backbone, load_tokenizer
 from openvse.encoders.augmentations import TokenAugmentation, TokenMode
 from openvse.encoders.projections import LinearProjection, Projection, TextEncoder
 from openvse.errors import ModelError, RecipeError
-from openvse.functional import keep_at_least_one, masked_mean
-from openvse.kernels import is_traced
+from openvse.functional import is_full, keep_at_least_one, masked_mean
+from openvse.kernels import is_captured, is_traced
 from openvse.layers.attention import xavier_linear
 from openvse.registry import Maker
 from openvse.tokenization.vocabulary import Cleaning, Coverage, UnknownWord, cleaned, count_spelled, unknown_words
@@ -347,11 +347,11 @@ class TransformersText(TextEncoder):
         if reason is not None:
             raise ModelError(reason)
         states = states.to(next(self.parameters()).dtype)
-        if not self.training or self.augmentation.mode == "none":
+        if not self.training or self.augmentation.mode == "none" or is_captured():
             return states, mask
-        return states, self._hide(mask)
+        return states, self.hide(mask)
 
-    def _hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
+    def hide(self, mask: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
         """Return the mask of the tokens that stay, drawn at random. The special tokens at both ends always stay."""
         device, mask = mask.device, on_cpu(mask)
         first, last = self.num_special
@@ -377,7 +377,7 @@ class TransformersText(TextEncoder):
         config = self.backbone.config
         if mask.device.type == "cpu" or config.model_type != "bert" or config._attn_implementation != "sdpa":
             return mask.long()
-        return None if bool(on_cpu(mask).all()) else mask[:, None, None]
+        return None if is_full(mask) else mask[:, None, None]
 
     def _states(
         self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]

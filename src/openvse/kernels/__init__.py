@@ -13,6 +13,9 @@ import torch
 
 _tracing: set[int] = set()
 
+captured: set[int] = set()
+"""The threads whose work a GPU will do again on other values, as ``packages/openvse-cuda-graphs`` lets it."""
+
 
 @contextmanager
 def tracing() -> Iterator[None]:
@@ -29,3 +32,13 @@ def is_traced() -> bool:
     if torch.compiler.is_dynamo_compiling():
         return True
     return torch.compiler.is_compiling() and (not _tracing or get_ident() in _tracing)
+
+
+def is_captured() -> bool:
+    """Return whether this thread is one of the captured ones."""
+    return get_ident() in captured
+
+
+def shapes_are_fixed() -> bool:
+    """Return whether values may decide no shape, since what runs is traced or captured."""
+    return is_traced() or is_captured()

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence
 
 from openvse.functional import of_values
-from openvse.kernels import is_traced
+from openvse.kernels import is_traced, shapes_are_fixed
 from openvse.registry import installed, load_part
 from openvse.types import on_cpu
 
@@ -28,8 +28,8 @@ def packed_gru(gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "
     product after the last step (benchmarks/gru.py). On a GPU, an installed package may have a kernel for it (the entry
     point ``kernel.gru``). Return the states of both directions, 0 at padding.
     """
-    if is_traced():
-        return _scanned_gru(gru, values, mask)
+    if shapes_are_fixed():
+        return _padded_gru(gru, values, mask)
     states: Tensor | None = None
     if values.is_cuda and (entry := installed("kernel").get("gru")) is not None:
         states = load_part(entry)(gru, values, mask.sum(dim=1))
@@ -61,8 +61,8 @@ def reading_order(mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Tensor, Tensor]:
     return starts + steps, starts + ends - steps, steps
 
 
-def _scanned_gru(gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "W B N H"]:
-    """Compute ``packed_gru`` as a loop over the steps whose number the program does not fix.
+def _padded_gru(gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "W B N H"]:
+    """Compute ``packed_gru`` without the values of the mask.
 
     The backward direction reads the reversed elements. Both go on over the padding, whose states are left out.
     """
@@ -71,7 +71,8 @@ def _scanned_gru(gru: nn.GRU, values: Float[Tensor, "B N C"], mask: Bool[Tensor,
     mirrored = (lengths.unsqueeze(1) - 1 - steps).clamp(min=0).unsqueeze(-1)
     if gru.bidirectional:
         read.append(values.gather(1, mirrored.expand(-1, -1, values.shape[2])))
-    states = [scanned_states(each, *weights) for each, weights in zip(read, gru.all_weights, strict=True)]
+    read_by = scanned_states if is_traced() else _states_of
+    states = [read_by(each, *weights) for each, weights in zip(read, gru.all_weights, strict=True)]
     states[1:] = [each.gather(1, mirrored.expand(-1, -1, gru.hidden_size)) for each in states[1:]]
     return torch.stack(states).masked_fill(~mask.unsqueeze(-1), 0.0)
 
@@ -102,6 +103,13 @@ def scanned_states(
     _, states = scan(step, values.new_zeros(values.shape[0], state_weight.shape[1]), gates)
     by_item: Tensor = states.transpose(0, 1)
     return by_item
+
+
+def _states_of(values: Float[Tensor, "B N C"], *weights: Tensor) -> Float[Tensor, "B N H"]:
+    """Return the states of one direction by PyTorch's GRU."""
+    first = values.new_zeros(1, len(values), weights[1].shape[1])
+    states: Tensor = torch.gru(values.transpose(0, 1), first, weights, True, 1, 0.0, True, False, False)[0]
+    return states.transpose(0, 1)
 
 
 def start_orthogonally(gru: nn.GRU) -> None:

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from openvse.errors import RecipeError
-from openvse.functional import indices, of_values, places_of, rows_at
+from openvse.functional import indices, of_values, pairs_of, rows_at
 from openvse.types import EmbeddingSet, ScoredBatch, changed
 
 _ROUNDING = 1e-6  # a term below this share of the term it is relative to is not scaled
@@ -73,7 +73,7 @@ class Criterion(nn.Module, ABC):
         self, scores: Float[Tensor, "A C"], positives: Bool[Tensor, "A C"], negatives: Bool[Tensor, "A C"]
     ) -> Float[Tensor, "P"]:
         """Return a loss for each positive pair. An anchor with several positives has several losses."""
-        anchors, candidates = places_of(positives)
+        anchors, candidates = pairs_of(positives)
         return self.at(scores, anchors, candidates, negatives)
 
     def at(

@@ -14,7 +14,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from openvse.errors import RecipeError
-from openvse.functional import MASKED, is_full, kth_largest, mean_where, places_of, rows_at
+from openvse.functional import MASKED, is_full, kth_largest, mean_where, pairs_of, places_of, rows_at
+from openvse.kernels import shapes_are_fixed
 from openvse.objectives.base import Criterion, Miner, RankingTerm
 from openvse.types import EmbeddingSet, ScoredBatch, changed, moved, on_cpu
 
@@ -80,7 +81,7 @@ class Contrast(RankingTerm):
 
     def _compared(self, batch: ScoredBatch) -> ScoredBatch:
         """Give each pair a row in which only its own text is positive, if captions of one image are negatives."""
-        if not self.negatives_of_one_image:
+        if not self.negatives_of_one_image or shapes_are_fixed():  # see ``pairs_of``
             return batch
         images, texts = places_of(batch.positives)
         alone = torch.zeros(len(texts), batch.positives.shape[1], dtype=torch.bool)
@@ -306,7 +307,7 @@ def view_diagnostics(batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
     """
     views = view_scores(batch.images, batch.texts)
     num_views = len(views)
-    images, texts = places_of(batch.positives)
+    images, texts = pairs_of(batch.positives)
     winners = views[:, images, texts].argmax(dim=0)
     report = {f"won_by_view_{k}": (winners == k).sum() / max(len(winners), 1) for k in range(num_views)}
     if num_views > 1:
@@ -376,7 +377,7 @@ class MultiViewBound(_OfViews):
 
     def one_way(self, scores: Float[Tensor, "*K A C"], positives: Bool[Tensor, "A C"]) -> Float[Tensor, ""]:
         views, best = scores, scores.amax(dim=0)
-        anchors, candidates = places_of(positives)
+        anchors, candidates = pairs_of(positives)
         negatives, rivals = rows_at(self.miner(best, positives), anchors), rows_at(best, anchors)
         if self.gated:
             harmless = ~self.criterion.violated(best[anchors, candidates], rivals)

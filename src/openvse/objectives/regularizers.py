@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from openvse.errors import RecipeError
-from openvse.functional import is_full, masked_mean, normalize, places_of
+from openvse.functional import is_full, masked_mean, normalize, pairs_of, places_of
 from openvse.objectives.base import Term
 from openvse.types import EmbeddingSet, ScoredBatch
 
@@ -173,7 +173,7 @@ class Correspondence(Term):
         self.other = self._decoders(embed_dim) if other else None
 
     def forward(self, batch: ScoredBatch) -> Float[Tensor, ""]:
-        rows, columns = places_of(batch.positives)
+        rows, columns = pairs_of(batch.positives)
         sides = (self._read(batch.images, 0)[rows], self._read(batch.texts, 1)[columns])
         codes = (_codes(batch.images)[rows], _codes(batch.texts)[columns])
         errors = torch.zeros_like(codes[0][:, 0])
@@ -185,7 +185,7 @@ class Correspondence(Term):
 
     def diagnostics(self, batch: ScoredBatch) -> dict[str, Float[Tensor, ""]]:
         """Return the mean squared distance of the codes of a pair."""
-        rows, columns = places_of(batch.positives)
+        rows, columns = pairs_of(batch.positives)
         difference = _codes(batch.images)[rows] - _codes(batch.texts)[columns]
         return {"distance": difference.square().sum(dim=1).mean()}
 

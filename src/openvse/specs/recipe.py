@@ -130,6 +130,8 @@ class TrainingSpec(Strict):
         precision: the precision of the towers. Scores and loss are always computed in single precision. ``auto`` is
             bf16 where the device has instructions for it, and fp32 elsewhere.
         device: the device. auto takes the fastest one.
+        graphs: whether a GPU takes each step as one piece (``packages/openvse-cuda-graphs``). No GPU has confirmed it
+            yet, so ``auto`` is ``off``, and ``on`` is there for a try.
         threads: the number of CPU threads. None leaves PyTorch's choice.
         checkpoint_every_s: the seconds between checkpoints within an epoch. Each epoch ends with one.
         log_every: the number of steps between lines of metrics.jsonl.
@@ -146,6 +148,7 @@ class TrainingSpec(Strict):
     clip_norm: float | None = Field(2.0, gt=0)
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    graphs: Literal["auto", "on", "off"] = "auto"
     threads: int | None = Field(None, ge=1)
     checkpoint_every_s: float = Field(600.0, gt=0)
     log_every: int = Field(20, ge=1)

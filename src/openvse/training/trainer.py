@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -32,6 +32,7 @@ from openvse.files import sync
 from openvse.model.start import Start
 from openvse.output.documents import CONFIDENCE, write_report
 from openvse.output.table import Table
+from openvse.registry import installed, load_part
 from openvse.specs import RunRecipe
 from openvse.specs.recipe import PhaseSpec
 from openvse.training.environment import environment, peak_memory, precision_of
@@ -112,6 +113,12 @@ class Trainer:
         self.collapse = CollapseDetector(task.collapse)
         # Steps whose loss may not be computed yet: number, description, terms, and for some the loss at collapse.
         self._unread: list[tuple[int, str, Mapping[str, Tensor], tuple[Tensor, ...]]] = []
+        self._take: Callable[[Any, int], Step] = self.take
+        if recipe.training.graphs == "on":
+            if (entry := installed("kernel").get("steps")) is not None:
+                self._take = load_part(entry)(self)
+            else:
+                watcher.note("training.graphs: no step is captured: install packages/openvse-cuda-graphs")
         self.begun = None if start is None else FromStart(start, task, folder, watcher)
 
     def fit(self) -> Progress:
@@ -240,13 +247,14 @@ class Trainer:
             rate = self.schedule.apply(
                 self.optimizer, progress.epoch, progress.step, rate_factor=progress.plateau.rate_factor
             )
-            step = self.task.step(self.wrapped, batch.to(self.accelerator.device), phase)
-            self._step(step)
+            step = self._take(batch.to(self.accelerator.device), phase)
+            self._note(step)
             progress.step += 1
             progress.global_step += 1
             has_line = progress.step % spec.log_every == 0 or progress.step == self.task.steps_per_epoch
             if has_line:
                 terms, diagnostics = self._read(step.diagnostics())
+            del step  # its graph of gradients must be gone before a step is captured
             progress.seconds = clock.tick()
             if has_line:
                 speed = clock.steps_per_s(progress.step) * spec.batch_size
@@ -258,18 +266,23 @@ class Trainer:
                 self.checkpoint()
                 clock.checkpoint_written()
 
-    def _step(self, step: Step) -> None:
-        """Take one optimiser step, and note its loss without waiting for it."""
-        number = self.progress.global_step
-        collapsed = (step.at_collapse(),) if self.collapse.is_due(number) else ()
-        terms = {name: value.detach() for name, value in step.terms.items()}
-        self._unread.append((number + 1, step.description, terms, collapsed))
-        self.optimizer.zero_grad()
+    def take(self, batch: Any, phase: int) -> Step:
+        """Take one step: forward and backward pass, clipping and optimiser."""
+        step = self.task.step(self.wrapped, batch, phase)
         loss = step.terms["loss"]
+        self.optimizer.zero_grad()
         (loss if self.accelerator.scaler is None else self.accelerator.scaler.scale(loss)).backward()
         if self.recipe.training.clip_norm is not None:
             self.accelerator.clip_grad_norm_([p for _, p in self.trainable], self.recipe.training.clip_norm)
         self.optimizer.step()
+        return step
+
+    def _note(self, step: Step) -> None:
+        """Note the loss of a step without waiting for it, and let the mean of the weights follow."""
+        number = self.progress.global_step
+        collapsed = (step.at_collapse(),) if self.collapse.is_due(number) else ()
+        terms = {name: value.detach() for name, value in step.terms.items()}
+        self._unread.append((number + 1, step.description, terms, collapsed))
         if self.average is not None:
             self.average.update()
 
