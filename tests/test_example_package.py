@@ -16,7 +16,7 @@ from tests.cli.album import write_album
 
 ROOT = Path(__file__).parent.parent
 PLUGIN = ROOT / "examples" / "plugin"
-PACKAGES = [PLUGIN, *(ROOT / "packages" / f"openvse-{name}" for name in ("alignment", "timm"))]
+PACKAGES = [PLUGIN, *(ROOT / "packages" / f"openvse-{name}" for name in ("alignment", "sentences", "timm"))]
 Run = Callable[..., str]
 pytestmark = pytest.mark.slow
 

@@ -31,7 +31,7 @@ STEPS: tuple[tuple[int, frozenset[str]], ...] = (
     (1, frozenset({"similarities"})),
     (1, frozenset({"assembly", "losses"})),
     (2, frozenset({"model", "corpus"})),
-    (2, frozenset({"features", "sentences"})),
+    (2, frozenset({"features"})),
     (2, frozenset({"datasets", "batches"})),
     (3, frozenset({"evaluation"})),
     (4, frozenset({"training", "indexing", "exporting"})),
@@ -249,8 +249,7 @@ def test_import_is_light(module: str) -> None:
 
 @pytest.mark.medium
 def test_every_module_imports_without_writing_or_speaking(tmp_path: Path) -> None:
-    """The modules of ``sentences``, whose library takes longer than all of ours, are imported by their own tests."""
-    names = [module_of(path) for path in sources() if room_of(path) != "sentences"]
+    names = [module_of(path) for path in sources()]
     code = f"import importlib, sys\nsys.path.insert(0, {str(PACKAGE.parent)!r})\n"
     code += f"for name in {names!r}:\n    importlib.import_module(name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)

@@ -32,7 +32,6 @@ from tests.cli.album import answering_recipe, write_album, write_pictured_questi
 from tests.papers.datasets.test_daquar import all_pairs
 from tests.papers.vqa.tiny_wordnet import write_wordnet
 from tests.runtime.colour_export import write_export
-from tests.sentences.test_sentences import write_bert
 
 ROOT = Path(__file__).parents[2]
 TEXTS = {
@@ -65,6 +64,27 @@ def library() -> None:
     write_album(Path("photos"), 12)
     (recipe,) = re.findall(r"```yaml\n(.*?)```", TEXTS["docs/reference/examples.md"], re.DOTALL)
     Path("small.yaml").write_text(recipe)
+
+
+def write_bert(folder: Path, width: int) -> Path:
+    """Write a small BERT with random weights, and its tokenizer."""
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text("\n".join(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")))
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")),
+        hidden_size=width,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=32,
+    )
+    BertModel(config).eval().save_pretrained(folder)
+    BertTokenizer(str(vocabulary)).save_pretrained(folder)
+    return folder
 
 
 def exported() -> None:

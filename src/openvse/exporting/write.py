@@ -33,7 +33,7 @@ from openvse.aggregators.learned import AdPool
 from openvse.aggregators.simple import Aggregator, RankedPooling
 from openvse.backbones.fine_tuning import without_adapters
 from openvse.corpus import Corpus
-from openvse.errors import IndexFormatError, ModelError, importing, message_of
+from openvse.errors import IndexFormatError, ModelError, message_of
 from openvse.exporting.checking import (
     OF_WORDS,
     PROBES,
@@ -302,9 +302,14 @@ def _export_sentences(model: TwoTower, folder: Path, progress: Callable[[int, in
     """Write the text tower as a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads."""
     if model.text.aggregator.yields_gaussian:
         raise ModelError("the embeddings are distributions, which sentence-transformers does not compare: export onnx")
-    with importing("the format sentence_transformers needs the library", "sentence-transformers", ModelError):
+    try:
         from sentence_transformers import SentenceTransformer
-    from openvse.sentences.modules import TextTower
+
+        from openvse_sentences import TextTower
+    except ImportError as error:
+        raise ModelError(
+            "the format sentence_transformers needs openvse-sentences: pip install packages/openvse-sentences in a clone"
+        ) from error
 
     spec = model.spec.model_dump(mode="json")
     tower, step = copy.deepcopy(model.text).cpu(), _steps(2, progress)

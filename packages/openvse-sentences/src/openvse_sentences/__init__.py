@@ -1,4 +1,7 @@
-"""The modules for ``sentence-transformers``: any aggregator as a pooling layer, and the text tower of a model."""
+"""The modules for ``sentence-transformers``: any aggregator as a pooling layer, and the text tower of a model.
+
+The library loads, trains and saves them.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,8 @@ from openvse.model.base import write_weights
 from openvse.model.two_tower import Tower, evaluating
 from openvse.specs.model import TowerSpec
 from openvse.types import Inputs
+
+__all__ = ["SentencePooling", "TextTower"]
 
 WEIGHTS = "model.safetensors"
 

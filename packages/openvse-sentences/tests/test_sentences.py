@@ -1,7 +1,5 @@
 """Poolings and text towers that sentence-transformers loads, trains and saves."""
 
-import importlib
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +13,8 @@ from openvse.aggregators import AGGREGATORS
 from openvse.errors import ModelError, RecipeError
 from openvse.model.two_tower import TwoTower
 from openvse.retrieval.build import build_model
-from openvse.sentences import SentencePooling
 from openvse.specs.model import TwoTowerSpec
-from tests.failures import Failures
-
-pytestmark = pytest.mark.slow
+from openvse_sentences import SentencePooling
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "cat", "runs", "sits", "red")
 SENTENCES = ["a dog runs", "cat", "a red cat sits", "zebra dog"]
@@ -54,33 +49,15 @@ def write_bert(folder: Path, width: int = 16) -> Path:
     return folder
 
 
-def test_importing_writes_and_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    own = [name for name in sys.modules if name.startswith("openvse.sentences.")]
-    for name in own:
-        monkeypatch.delitem(sys.modules, name)
-        importlib.import_module(name)
-    assert own and list(tmp_path.iterdir()) == [] and "".join(capfd.readouterr()) == ""
-
-
 def sentence_model(bert: Path, pooling: str) -> SentenceTransformer:
     return SentenceTransformer(
         modules=[Transformer(str(bert)), SentencePooling(pooling, dim=16), Normalize()], device="cpu"
     )
 
 
-def test_every_pooling_comes_back(bert: Path, tmp_path: Path) -> None:
-    failures = Failures()
-    for name in ONE_EMBEDDING:
-        with failures.of(name):
-            comes_back(bert, tmp_path / name, name)
-    assert not failures, failures
-
-
-def comes_back(bert: Path, folder: Path, name: str) -> None:
-    model = sentence_model(bert, name)
+@pytest.mark.parametrize("name", ONE_EMBEDDING)
+def test_every_pooling_comes_back(name: str, bert: Path, tmp_path: Path) -> None:
+    model, folder = sentence_model(bert, name), tmp_path / name
     assert model.get_embedding_dimension() == 16
     model.save(str(folder), create_model_card=False)
     again = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
