@@ -37,6 +37,7 @@ def test_dir_lists_names_and_rooms_and_each_is_there_with_an_example() -> None:
     gone = [f"{room}.{name}" for room in public for name in public[room] if not hasattr(sys.modules[room], name)]
     told = set(re.findall(r"^\| `(openvse[\w.]*)`", library["names"](), re.MULTILINE))
     named = {f"{room}.{name}" for room in public for name in public[room]}
+    told -= {"openvse_sentences.SentencePooling"}  # of a package beside openvse
     hidden = {each for each in told - named if each not in public and not hasattr(openvse, each[8:])}
     shown = library["examples"]()
     untold = named - told - {"openvse.SearchEngine", "openvse.__version__"}  # the first is in openvse.search

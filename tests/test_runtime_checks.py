@@ -34,7 +34,7 @@ def test_dataclasses_are_checked_too() -> None:
         Features(torch.zeros(2, 3, 4), torch.ones(2, 4, dtype=torch.bool))
     with pytest.raises(TypeCheckError):
         EmbeddingSet(torch.zeros(2, 4), torch.ones(2, 1, dtype=torch.bool))
-    assert [field.name for field in fields(Inputs)] == ["values", "mask"]
+    assert [field.name for field in fields(Inputs)] == ["values", "mask", "boxes"]
 
 
 def test_right_shapes_pass() -> None:

@@ -27,7 +27,7 @@ TRAINING = frozenset(
     {
         *("types", "kernels", "functional", "specs", "layers", "backbones", "encoders", "aggregators"),
         *("objectives", "fusion", "similarities", "assembly", "losses", "model", "corpus", "features"),
-        *("sentences", "datasets", "batches", "evaluation", "training", "exporting", "retrieval", "teaching"),
+        *("datasets", "batches", "evaluation", "training", "exporting", "retrieval", "teaching"),
         *("conversion", "tasks", "demo", "encoding", "report", "train_cli"),
     }
 )

@@ -15,7 +15,7 @@ from openvse.evaluation.embed import Member, make_bank
 from openvse.evaluation.report import Report, evaluate_sets
 from openvse.evaluation.rerank import Reranker
 from openvse.functional import normalize
-from openvse.scoring import calibration as hubs
+from openvse.scoring import hubs
 from openvse.scoring.hubs import QueryBank, read_bank, reliability
 from openvse.similarities import SetMax
 from openvse.types import EmbeddingSet, Relevance

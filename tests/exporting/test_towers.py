@@ -18,9 +18,8 @@ from typer.testing import CliRunner
 from openvse.cli.app import app
 from openvse.errors import ModelError
 from openvse.exporting import write
-from openvse.exporting import write as beside
 from openvse.exporting.checking import Deviation
-from openvse.exporting.write import write_towers
+from openvse.exporting.write import export_for_queries, write_towers
 from openvse.indexing import Index, build_index
 from openvse.indexing.manifest import read_manifest
 from openvse.model.two_tower import TwoTower
@@ -59,7 +58,7 @@ def exported(model: TwoTower, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The towers of the model: ``text`` alone, and ``both``."""
     root = tmp_path_factory.mktemp("exported")
     for name in ("text", "both"):
-        write.export_for_queries(model, root / name, images=name == "both")
+        export_for_queries(model, root / name, images=name == "both")
     return root
 
 
@@ -71,12 +70,12 @@ def exports(model: TwoTower, exported: Path, monkeypatch: pytest.MonkeyPatch) ->
     def copied(given: TwoTower, folder: Path, *, images: bool, progress: Any = None) -> Any:
         calls.append(images)
         if given.fingerprint != model.fingerprint:
-            return write.export_for_queries(given, folder, images=images, progress=progress)
+            return export_for_queries(given, folder, images=images, progress=progress)
         if progress is not None:
             progress(0, 1)
         return shutil.copytree(exported / ("both" if images else "text"), folder, dirs_exist_ok=True)
 
-    monkeypatch.setattr(beside, "export_for_queries", copied)
+    monkeypatch.setattr(write, "export_for_queries", copied)
     return calls
 
 

@@ -308,7 +308,7 @@ def _export_sentences(model: TwoTower, folder: Path, progress: Callable[[int, in
         from openvse_sentences import TextTower
     except ImportError as error:
         raise ModelError(
-            "the format sentence_transformers needs openvse-sentences: pip install packages/openvse-sentences in a clone"
+            "sentence_transformers needs openvse-sentences: pip install packages/openvse-sentences in a clone"
         ) from error
 
     spec = model.spec.model_dump(mode="json")
@@ -503,13 +503,13 @@ _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 def write_towers(
-    model: TwoTower, index: str | Path, wanted: str | None = None, *, progress: Callable[[int, int], None] | None = None
+    model: Any, index: str | Path, wanted: str | None = None, *, progress: Callable[[int, int], None] | None = None
 ) -> Towers:
     """Write the towers of a model beside the index that it made, unless they exist. Remove other models' towers.
 
-    A note beside the index records a tower that cannot be exported, and later runs do not try it again. With ``wanted``
-    None, the index keeps its towers, and a new one gets ``text``. ``progress`` is called with the finished steps of an
-    export and their number, and before its first one.
+    ``model`` can also be the towers that stand for it. A note beside the index records a tower that cannot be exported,
+    and later runs do not try it again. With ``wanted`` None, the index keeps its towers, and a new one gets ``text``.
+    ``progress`` is called with the finished steps of an export and their number, and before its first one.
     """
     place = Path(index)
     folder = towers_of(place, model.fingerprint)
@@ -528,7 +528,7 @@ def write_towers(
             held = set()
         known, missing = dict(noted), sides - held - noted.keys()
         if missing and "text" not in noted:
-            write = partial(export_for_queries, model, folder, progress=progress)
+            write = partial(export_for_queries, getattr(model, "whole", model), folder, progress=progress)
             held = _export(write, noted, images="image" in sides - noted.keys())
         _note(model, folder, noted)
     reasons = {side: reason for side, reason in noted.items() if reason}
@@ -548,7 +548,7 @@ def _export(write: Callable[..., None], noted: dict[str, str], *, images: bool) 
     return set()
 
 
-def _note(model: TwoTower, folder: Path, noted: Mapping[str, str]) -> None:
+def _note(model: Any, folder: Path, noted: Mapping[str, str]) -> None:
     """Write the reason for a missing tower, and the present calibration curve."""
     curve = model.calibration
     texts = {
