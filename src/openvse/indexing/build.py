@@ -45,7 +45,7 @@ from openvse.runtime.arrays import embeds_gaussians
 
 _NOT_INDEXABLE = (
     "this model cannot be indexed: an index needs a fixed number of embeddings for each image, whose inner products "
-    "with those of a sentence are the scores; score images and sentences with model.score instead"
+    "with those of a sentence are the scores; it can order the hits of another one: openvse search INDEX --rerank MODEL"
 )
 _FOLDER_IS_AWAY = "it is gone, or holds no file, as the empty place of a drive that is not connected"
 _IGNORE = "ignore"

@@ -117,7 +117,7 @@ def _commands(name: str, told: str, tree: Mapping[str, Any]) -> Iterator[str]:
         yield f"openvse compare runs/mine runs/other --on {data}{read}"
     elif tree["task"] == "vqa":
         yield "openvse ask runs/mine IMAGE 'a question'"
-    elif isinstance(tree["similarity"], Mapping) and tree["similarity"]["name"] == "fused":
+    elif "tokens" in (part := tree["image"]["aggregator"], isinstance(part, Mapping) and part["name"]):  # no index
         yield "openvse search INDEX 'a sentence' --rerank runs/mine"
     else:
         yield f"openvse index runs/mine {data.rpartition(':')[2]} --out runs/mine/index"
