@@ -112,8 +112,8 @@ class ImageEncoder(Encoder):
         middle, pooled = raw[..., self.last_dim :] if self.backbone.middle else None, None
         raw = raw[..., : self.last_dim]
         if self.global_projection is not None:
-            tokens = slice(0, 1) if self.backbone.class_token else slice(None)
-            pooled = self.global_projection(raw[:, tokens], mask[:, tokens])
+            alone = self.backbone.class_token
+            pooled = self.global_projection(*((raw[:, :1], mask[:, :1]) if alone else (raw, mask)))
         return Features(self.projection(raw, mask), mask, pooled, middle=middle)
 
     def places(self, seen: Features) -> Float[Tensor, "B N 4"] | None:
