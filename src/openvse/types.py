@@ -165,7 +165,6 @@ class Features:
         pooled: the global vector.
         boxes: the box of each local feature (left, top, right, bottom) as fractions of the image's width and height,
             if the encoder knows it.
-        ranked: the local features sorted in each dimension, if several aggregators share one sort.
         graph: the role graph of each text, if the encoder knows it.
         middle: for each local feature, the means of channels in the middle of the network and of their squares.
     """
@@ -174,7 +173,6 @@ class Features:
     mask: Bool[Tensor, "B N"]
     pooled: Float[Tensor, "B D"] | None = None
     boxes: Float[Tensor, "B N 4"] | None = None
-    ranked: Float[Tensor, "B L N"] | None = None
     graph: Graph | None = None
     middle: Float[Tensor, "B N M"] | None = None
 

@@ -95,7 +95,7 @@ class PooledLinear(SingleVector):
             local = local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
         if self.power != 1:
             sizes = local.abs().clamp(min=_LEAST)  # the slope of a root at 0 is infinite
-            features = replace(features, local=local.sign() * sizes**self.power, ranked=None)
+            features = replace(features, local=local.sign() * sizes**self.power)
         described = [normalize(self.inner(features).vectors.squeeze(1))]
         if self.middle:
             if features.middle is None or features.middle.shape[-1] != self.middle:
@@ -207,7 +207,7 @@ class Gated(Aggregator):
         if self.share_projection:
             return own
         real: Float[Tensor, "B N L"] = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
-        return replace(own, local=self.projection(real), ranked=None)
+        return replace(own, local=self.projection(real))
 
 
 def _check(name: str, part: Aggregator) -> None:
@@ -337,7 +337,9 @@ class MultiView(Aggregator):
 
     def forward(self, features: Features) -> EmbeddingSet:
         if self.shares_sort:
-            features = replace(features, ranked=sort_descending(features.local, features.mask))
+            poolings = [view for view in self.views if isinstance(view, RankedPooling)]
+            ranked = sort_descending(features.local, features.mask)
+            return EmbeddingSet.full(poolings[0].pool_views(poolings, ranked, features.mask))
         views = [
             view(replace(features, local=projection(features.local)))
             for projection, view in zip(self.projections, self.views, strict=True)
@@ -477,7 +479,7 @@ class Beside(SingleVector):
 
     def _pool(self, features: Features) -> Float[Tensor, "B D"]:
         real = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
-        own = replace(features, local=self.projection(real), ranked=None)
+        own = replace(features, local=self.projection(real))
         base, pooled = (
             normalize(vectors.squeeze(1)) for vectors in (self.base(features).vectors, self.inner(own).vectors)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -249,20 +250,21 @@ class GPO(RankedPooling):
         self._table: dict[int, Tensor] = {}
         self._table_weights = torch.empty(0)
 
-    def coefficients(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N *L"]:
+    def coefficients(self, sizes: Int[Tensor, "U"], *views: GPO) -> Float[Tensor, "*K U N *L"]:
         """Return theta for each set size, zero beyond it.
 
         Args:
             sizes: U set sizes, each at least 1.
+            views: K poolings, each of which has its own theta, in place of this one.
 
         Returns:
             ``[U, max(sizes)]``, or ``[U, max(sizes), L]`` if each dimension has its own. Theta sums to 1 over the
             positions and depends only on the size.
         """
         with torch.autocast(self.score.weight.device.type, enabled=False):
-            logits = self.logits(sizes)
+            logits = torch.stack([view.logits(sizes) for view in views]) if views else self.logits(sizes)
             beyond = of_values(sizes, _positions_of)[1].unsqueeze(1)
-            return logits.masked_fill(beyond, MASKED).softmax(dim=-1).transpose(1, 2).squeeze(-1)
+            return logits.masked_fill(beyond, MASKED).softmax(dim=-1).mT.squeeze(-1)
 
     def logits(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U C N"]:
         """Return the logits of theta, to which the softmax over the positions is applied. Subclasses can override it.
@@ -287,13 +289,25 @@ class GPO(RankedPooling):
             return self.sum_by_dimension(ranked, theta, group)
         return torch.einsum("bln,bn->bl", ranked[..., : theta.shape[1]], theta[group].to(ranked.dtype))
 
-    def _weights(self, mask: Bool[Tensor, "B N"]) -> tuple[Float[Tensor, "U M *L"], Int[Tensor, "B"]]:
+    def pool_views(
+        self, views: Sequence[RankedPooling], ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]
+    ) -> Float[Tensor, "B K L"]:
+        """Make all vectors by one product, if each view is a GPO without coefficients for each dimension."""
+        alike = [view for view in views if isinstance(view, GPO) and view.score.out_features == 1]
+        if len(alike) < len(views):
+            return super().pool_views(views, ranked, mask)
+        theta, group = self._weights(mask, *alike)
+        return torch.einsum("bln,kbn->bkl", ranked[..., : theta.shape[2]], theta[:, group].to(ranked.dtype))
+
+    def _weights(self, mask: Bool[Tensor, "B N"], *views: GPO) -> tuple[Float[Tensor, "*K U M *L"], Int[Tensor, "B"]]:
         """Return the coefficients for each distinct size of a batch, and the index of each item's size."""
         if shapes_are_fixed():
             sizes, group = _every_size(mask.shape[1], mask.device), mask.sum(dim=1) - 1
         else:
             sizes, group = of_values(mask, distinct_sizes, _positions_of, reading_order)
-        return (self.coefficients(sizes) if torch.is_grad_enabled() else self._cached(sizes)), group
+        if torch.is_grad_enabled():
+            return self.coefficients(sizes, *views), group
+        return torch.stack([view._cached(sizes) for view in views]) if views else self._cached(sizes), group
 
     @torch.inference_mode()
     def curves(self) -> dict[str, list[float]]:
