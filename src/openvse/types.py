@@ -373,19 +373,15 @@ class FeatureSource(Protocol):
     @property
     def dim(self) -> int:
         """L, the width of a local feature."""
-        ...
 
     def __contains__(self, item: object) -> bool:
         """Return whether an item is stored."""
-        ...
 
     def positions(self, ids: Sequence[str]) -> Int[np.ndarray, "B"]:
         """Return the positions of the items. Raise StoreError, which names them, if some are missing."""
-        ...
 
     def gather(self, positions: Int[np.ndarray, "B"]) -> Inputs:
         """Read items as ``float32 [B, N, L]`` values with their mask, without loading anything else."""
-        ...
 
 
 OnProgress: TypeAlias = Callable[[str, int, int], None]

@@ -64,7 +64,6 @@ class Generator(Protocol):
             codes: the position codes of each set.
             sizes: the sizes of the sets, the largest of which is N.
         """
-        ...
 
 
 class BiGRUGenerator(nn.GRU):
@@ -157,7 +156,6 @@ class Positions(Protocol):
 
     def codes(self, size: int, like: Tensor) -> Float[Tensor, "N P"]:
         """Return the codes of positions 1 to ``size``, with the type and on the device of ``like``."""
-        ...
 
 
 class SinusoidalPositions(nn.Module):

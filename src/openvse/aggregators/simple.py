@@ -72,7 +72,6 @@ class Attends(Protocol):
 
     def attended(self, features: Features) -> Float[Tensor, "B K N"]:
         """Return the weight of each local feature in each embedding. The weights of an embedding sum to 1."""
-        ...
 
 
 class SingleVector(Aggregator):
