@@ -16,7 +16,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
-from typing import Any, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, cast, overload, runtime_checkable
 
 import numpy as np
 import torch
@@ -84,8 +84,7 @@ def on_cpu(tensor: Tensor) -> Tensor:
         return tensor
     if tensor not in _ORIGINS:
         _ORIGINS[tensor] = tensor.detach().cpu()
-    origin: Tensor = _ORIGINS[tensor]
-    return origin
+    return cast(Tensor, _ORIGINS[tensor])
 
 
 def changed(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:

@@ -272,8 +272,7 @@ class GCN(Aggregator):
         local = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
         for layer in self.layers:
             local = layer(local, features.mask)
-        embedded: EmbeddingSet = self.aggregator(replace(features, local=local))
-        return embedded
+        return cast(EmbeddingSet, self.aggregator(replace(features, local=local)))
 
 
 class _Layer(nn.Module):
@@ -291,8 +290,7 @@ class _Layer(nn.Module):
         """Add to each element the messages of the other elements."""
         weights = mask.to(local.dtype).unsqueeze(1) / mask.sum(dim=1).view(-1, 1, 1)
         affinity = self.row(local) @ self.column(local).transpose(1, 2) * weights
-        changed: Tensor = local + self.norm(self.update(affinity @ self.message(local)))
-        return changed
+        return cast(Tensor, local + self.norm(self.update(affinity @ self.message(local))))
 
 
 class MultiView(Aggregator):

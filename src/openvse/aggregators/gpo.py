@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -99,8 +99,7 @@ class Transformer(nn.TransformerEncoderLayer):
 
     def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
         """Let the positions of each set attend to one another."""
-        states: Tensor = self(codes, src_key_padding_mask=~position_mask(sizes, codes.shape[1]))
-        return states
+        return cast(Tensor, self(codes, src_key_padding_mask=~position_mask(sizes, codes.shape[1])))
 
 
 class MLP(nn.Sequential):
@@ -114,8 +113,7 @@ class MLP(nn.Sequential):
 
     def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
         """Map each position."""
-        states: Tensor = self(codes)
-        return states
+        return cast(Tensor, self(codes))
 
 
 class Interpolation(nn.Module):
@@ -183,8 +181,7 @@ class LearnedPositions(nn.Embedding):
     def codes(self, size: int, like: Tensor) -> Float[Tensor, "N P"]:
         """Return the codes of positions 1 to ``size``."""
         rows = torch.arange(size, device=like.device).clamp(max=self.num_embeddings - 1)
-        codes: Tensor = self(rows)
-        return codes
+        return cast(Tensor, self(rows))
 
 
 POSITIONS: Registry[Positions] = Registry("positions", {"learned": LearnedPositions, "sinusoidal": SinusoidalPositions})

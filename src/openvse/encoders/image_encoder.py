@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isqrt
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -84,8 +84,7 @@ class ImageEncoder(Encoder):
                 train, or pixels reach a backbone without a network.
         """
         if inputs.mask is None or inputs.values.dim() != 3:
-            seen: Features = self.backbone(inputs)
-            return seen
+            return cast(Features, self.backbone(inputs))
         if inputs.values.shape[-1] != self.feature_dim:
             raise ModelError(
                 f"the stored features are {inputs.values.shape[-1]} wide, but this encoder expects "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, no_type_check
+from typing import Any, cast, no_type_check
 
 import torch
 from jaxtyping import Bool, Float
@@ -101,8 +101,7 @@ def scanned_states(
 
     gates = (values @ input_weight.T + input_bias).transpose(0, 1)
     _, states = scan(step, values.new_zeros(values.shape[0], state_weight.shape[1]), gates)
-    by_item: Tensor = states.transpose(0, 1)
-    return by_item
+    return cast(Tensor, states.transpose(0, 1))
 
 
 def _states_of(values: Float[Tensor, "B N C"], *weights: Tensor) -> Float[Tensor, "B N H"]:

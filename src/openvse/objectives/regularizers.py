@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from openvse.errors import RecipeError
-from openvse.functional import is_full, masked_mean, normalize, of_values, pairs_of, places_of
+from openvse.functional import is_full, masked_mean, normalize, pairs_of, places_of
 from openvse.objectives.base import Term
 from openvse.types import EmbeddingSet, ScoredBatch
 
@@ -54,14 +54,9 @@ class Diversity(Term):
         units = normalize(residual)
         if not is_full(mask):
             units = units.masked_fill(~mask.unsqueeze(-1), 0.0)
-        apart, squares = of_values(mask, _when_orthogonal)
-        norms: Tensor = torch.linalg.matrix_norm(torch.baddbmm(apart.to(units.dtype), units, units.mT, beta=-1))
-        return norms / squares
-
-
-def _when_orthogonal(mask: Bool[Tensor, "B K"]) -> tuple[Tensor, Tensor]:
-    """Return G of orthogonal residuals, and K^2."""
-    return torch.diag_embed(mask.float()), mask.sum(dim=1) ** 2
+        apart = torch.diag_embed(mask.to(units.dtype))
+        norms: Tensor = torch.linalg.matrix_norm(torch.baddbmm(apart, units, units.mT, beta=-1))
+        return norms / mask.sum(dim=1) ** 2
 
 
 class SetUniformity(Diversity):
