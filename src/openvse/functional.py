@@ -192,8 +192,9 @@ def rows_at(rows: Shaped[Tensor, "A C"], places: Int[Tensor, "P"]) -> Shaped[Ten
 
 def mean_where(values: Float[Tensor, "*b"], mask: Bool[Tensor, "*b"]) -> Float[Tensor, ""]:
     """Return the mean of the values where the mask is True, or 0 if it is True nowhere."""
-    if values.device.type == "cpu":
-        return values[mask].mean() if mask.any() else values.new_zeros(())
+    if knows(mask):
+        places = places_of(mask)
+        return values[places].mean() if len(places[0]) else values.new_zeros(())
     return values.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 
@@ -347,7 +348,7 @@ class _Units(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, given: Tensor) -> Tensor:
         units, lengths = ctx.saved_tensors
-        along = (given * units).sum(dim=-1, keepdim=True)
+        along = (given.unsqueeze(-2) @ units.unsqueeze(-1)).squeeze(-1)
         return torch.div(torch.addcmul(given, units, along, value=-1), lengths)
 
 

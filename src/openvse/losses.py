@@ -11,7 +11,7 @@ A loss adds up both directions: images that retrieve texts, and texts that retri
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -61,8 +61,7 @@ class Loss(nn.Module):
         require_one_space(image_set, text_set)
         scores = set_max_scores(image_set, text_set)
         pairs = _positives(scores, positives)
-        value: Tensor = self.term(ScoredBatch(scores, pairs, image_set, text_set))
-        return value
+        return cast(Tensor, self.term(ScoredBatch(scores, pairs, image_set, text_set)))
 
     def from_scores(self, scores: Tensor, positives: Tensor | None = None) -> Float[Tensor, ""]:
         """Compute the loss from scores of any origin, where a higher score is better.

@@ -16,7 +16,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral
-from typing import Any, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, cast, overload, runtime_checkable
 
 import numpy as np
 import torch
@@ -84,8 +84,7 @@ def on_cpu(tensor: Tensor) -> Tensor:
         return tensor
     if tensor not in _ORIGINS:
         _ORIGINS[tensor] = tensor.detach().cpu()
-    origin: Tensor = _ORIGINS[tensor]
-    return origin
+    return cast(Tensor, _ORIGINS[tensor])
 
 
 def changed(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
@@ -165,7 +164,6 @@ class Features:
         pooled: the global vector.
         boxes: the box of each local feature (left, top, right, bottom) as fractions of the image's width and height,
             if the encoder knows it.
-        ranked: the local features sorted in each dimension, if several aggregators share one sort.
         graph: the role graph of each text, if the encoder knows it.
         middle: for each local feature, the means of channels in the middle of the network and of their squares.
     """
@@ -174,7 +172,6 @@ class Features:
     mask: Bool[Tensor, "B N"]
     pooled: Float[Tensor, "B D"] | None = None
     boxes: Float[Tensor, "B N 4"] | None = None
-    ranked: Float[Tensor, "B L N"] | None = None
     graph: Graph | None = None
     middle: Float[Tensor, "B N M"] | None = None
 
@@ -375,19 +372,15 @@ class FeatureSource(Protocol):
     @property
     def dim(self) -> int:
         """L, the width of a local feature."""
-        ...
 
     def __contains__(self, item: object) -> bool:
         """Return whether an item is stored."""
-        ...
 
     def positions(self, ids: Sequence[str]) -> Int[np.ndarray, "B"]:
         """Return the positions of the items. Raise StoreError, which names them, if some are missing."""
-        ...
 
     def gather(self, positions: Int[np.ndarray, "B"]) -> Inputs:
         """Read items as ``float32 [B, N, L]`` values with their mask, without loading anything else."""
-        ...
 
 
 OnProgress: TypeAlias = Callable[[str, int, int], None]

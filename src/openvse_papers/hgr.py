@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -512,8 +512,7 @@ class GraphReasoning(nn.Module):
         """Let each node read its neighbours. If ``edges[b, i, j]`` is True, i reads j."""
         logits = (self.query(nodes) @ self.key(nodes).mT * self.scale).masked_fill(~edges, MASKED)
         weights = torch.softmax(logits, dim=2).masked_fill(~edges, 0.0)
-        updated: Tensor = self.norm(nodes + self.dropout(self.message(weights @ nodes)))
-        return updated
+        return cast(Tensor, self.norm(nodes + self.dropout(self.message(weights @ nodes))))
 
 
 # The most cosines of elements and nodes, and the most numbers of gathered items, in memory at a time.
@@ -593,8 +592,7 @@ class Hierarchical(Similarity):
             sides = EmbeddingSet(of_images, images.mask), EmbeddingSet(of_texts, texts.mask)
             return self._score(*sides, _crossed)
 
-        scores: Tensor = checkpoint(score, images.vectors, texts.vectors, use_reentrant=False)
-        return scores
+        return cast(Tensor, checkpoint(score, images.vectors, texts.vectors, use_reentrant=False))
 
     def _score(self, images: EmbeddingSet, texts: EmbeddingSet, align: Align) -> Float[Tensor, "*p"]:
         """Average the levels of the pairs that ``align`` makes of the two sides."""

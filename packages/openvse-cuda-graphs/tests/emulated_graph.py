@@ -84,10 +84,10 @@ def emulated_graphs() -> Iterator[emulated.Waits]:
         graph = Graph.now()
         return compute(func, args, kwargs) if graph is None else graph.record(compute, func, args, kwargs)
 
-    def waiting(waits: emulated.Waits, operation: str, to: Any) -> None:
+    def waiting(waits: emulated.Waits, operation: str, to: Any, count: int = 1) -> None:
         if Graph.now():
             raise RuntimeError(f"operation not permitted when stream is capturing ({operation})")
-        add(waits, operation, to)
+        add(waits, operation, to, count)
 
     def here(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = plain(mode, func, types, args, kwargs)

@@ -95,7 +95,7 @@ class PooledLinear(SingleVector):
             local = local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
         if self.power != 1:
             sizes = local.abs().clamp(min=_LEAST)  # the slope of a root at 0 is infinite
-            features = replace(features, local=local.sign() * sizes**self.power, ranked=None)
+            features = replace(features, local=local.sign() * sizes**self.power)
         described = [normalize(self.inner(features).vectors.squeeze(1))]
         if self.middle:
             if features.middle is None or features.middle.shape[-1] != self.middle:
@@ -207,7 +207,7 @@ class Gated(Aggregator):
         if self.share_projection:
             return own
         real: Float[Tensor, "B N L"] = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
-        return replace(own, local=self.projection(real), ranked=None)
+        return replace(own, local=self.projection(real))
 
 
 def _check(name: str, part: Aggregator) -> None:
@@ -272,8 +272,7 @@ class GCN(Aggregator):
         local = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
         for layer in self.layers:
             local = layer(local, features.mask)
-        embedded: EmbeddingSet = self.aggregator(replace(features, local=local))
-        return embedded
+        return cast(EmbeddingSet, self.aggregator(replace(features, local=local)))
 
 
 class _Layer(nn.Module):
@@ -291,8 +290,7 @@ class _Layer(nn.Module):
         """Add to each element the messages of the other elements."""
         weights = mask.to(local.dtype).unsqueeze(1) / mask.sum(dim=1).view(-1, 1, 1)
         affinity = self.row(local) @ self.column(local).transpose(1, 2) * weights
-        changed: Tensor = local + self.norm(self.update(affinity @ self.message(local)))
-        return changed
+        return cast(Tensor, local + self.norm(self.update(affinity @ self.message(local))))
 
 
 class MultiView(Aggregator):
@@ -337,7 +335,9 @@ class MultiView(Aggregator):
 
     def forward(self, features: Features) -> EmbeddingSet:
         if self.shares_sort:
-            features = replace(features, ranked=sort_descending(features.local, features.mask))
+            poolings = [view for view in self.views if isinstance(view, RankedPooling)]
+            ranked = sort_descending(features.local, features.mask)
+            return EmbeddingSet.full(poolings[0].pool_views(poolings, ranked, features.mask))
         views = [
             view(replace(features, local=projection(features.local)))
             for projection, view in zip(self.projections, self.views, strict=True)
@@ -477,7 +477,7 @@ class Beside(SingleVector):
 
     def _pool(self, features: Features) -> Float[Tensor, "B D"]:
         real = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
-        own = replace(features, local=self.projection(real), ranked=None)
+        own = replace(features, local=self.projection(real))
         base, pooled = (
             normalize(vectors.squeeze(1)) for vectors in (self.base(features).vectors, self.inner(own).vectors)
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -63,7 +64,6 @@ class Generator(Protocol):
             codes: the position codes of each set.
             sizes: the sizes of the sets, the largest of which is N.
         """
-        ...
 
 
 class BiGRUGenerator(nn.GRU):
@@ -99,8 +99,7 @@ class Transformer(nn.TransformerEncoderLayer):
 
     def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
         """Let the positions of each set attend to one another."""
-        states: Tensor = self(codes, src_key_padding_mask=~position_mask(sizes, codes.shape[1]))
-        return states
+        return cast(Tensor, self(codes, src_key_padding_mask=~position_mask(sizes, codes.shape[1])))
 
 
 class MLP(nn.Sequential):
@@ -114,8 +113,7 @@ class MLP(nn.Sequential):
 
     def read(self, codes: Float[Tensor, "U N P"], sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N S"]:
         """Map each position."""
-        states: Tensor = self(codes)
-        return states
+        return cast(Tensor, self(codes))
 
 
 class Interpolation(nn.Module):
@@ -156,7 +154,6 @@ class Positions(Protocol):
 
     def codes(self, size: int, like: Tensor) -> Float[Tensor, "N P"]:
         """Return the codes of positions 1 to ``size``, with the type and on the device of ``like``."""
-        ...
 
 
 class SinusoidalPositions(nn.Module):
@@ -184,8 +181,7 @@ class LearnedPositions(nn.Embedding):
     def codes(self, size: int, like: Tensor) -> Float[Tensor, "N P"]:
         """Return the codes of positions 1 to ``size``."""
         rows = torch.arange(size, device=like.device).clamp(max=self.num_embeddings - 1)
-        codes: Tensor = self(rows)
-        return codes
+        return cast(Tensor, self(rows))
 
 
 POSITIONS: Registry[Positions] = Registry("positions", {"learned": LearnedPositions, "sinusoidal": SinusoidalPositions})
@@ -249,20 +245,21 @@ class GPO(RankedPooling):
         self._table: dict[int, Tensor] = {}
         self._table_weights = torch.empty(0)
 
-    def coefficients(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U N *L"]:
+    def coefficients(self, sizes: Int[Tensor, "U"], *views: GPO) -> Float[Tensor, "*K U N *L"]:
         """Return theta for each set size, zero beyond it.
 
         Args:
             sizes: U set sizes, each at least 1.
+            views: K poolings, each of which has its own theta, in place of this one.
 
         Returns:
             ``[U, max(sizes)]``, or ``[U, max(sizes), L]`` if each dimension has its own. Theta sums to 1 over the
             positions and depends only on the size.
         """
         with torch.autocast(self.score.weight.device.type, enabled=False):
-            logits = self.logits(sizes)
+            logits = torch.stack([view.logits(sizes) for view in views]) if views else self.logits(sizes)
             beyond = of_values(sizes, _positions_of)[1].unsqueeze(1)
-            return logits.masked_fill(beyond, MASKED).softmax(dim=-1).transpose(1, 2).squeeze(-1)
+            return logits.masked_fill(beyond, MASKED).softmax(dim=-1).mT.squeeze(-1)
 
     def logits(self, sizes: Int[Tensor, "U"]) -> Float[Tensor, "U C N"]:
         """Return the logits of theta, to which the softmax over the positions is applied. Subclasses can override it.
@@ -287,13 +284,25 @@ class GPO(RankedPooling):
             return self.sum_by_dimension(ranked, theta, group)
         return torch.einsum("bln,bn->bl", ranked[..., : theta.shape[1]], theta[group].to(ranked.dtype))
 
-    def _weights(self, mask: Bool[Tensor, "B N"]) -> tuple[Float[Tensor, "U M *L"], Int[Tensor, "B"]]:
+    def pool_views(
+        self, views: Sequence[RankedPooling], ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]
+    ) -> Float[Tensor, "B K L"]:
+        """Make all vectors by one product, if each view is a GPO without coefficients for each dimension."""
+        alike = [view for view in views if isinstance(view, GPO) and view.score.out_features == 1]
+        if len(alike) < len(views):
+            return super().pool_views(views, ranked, mask)
+        theta, group = self._weights(mask, *alike)
+        return torch.einsum("bln,kbn->bkl", ranked[..., : theta.shape[2]], theta[:, group].to(ranked.dtype))
+
+    def _weights(self, mask: Bool[Tensor, "B N"], *views: GPO) -> tuple[Float[Tensor, "*K U M *L"], Int[Tensor, "B"]]:
         """Return the coefficients for each distinct size of a batch, and the index of each item's size."""
         if shapes_are_fixed():
             sizes, group = _every_size(mask.shape[1], mask.device), mask.sum(dim=1) - 1
         else:
             sizes, group = of_values(mask, distinct_sizes, _positions_of, reading_order)
-        return (self.coefficients(sizes) if torch.is_grad_enabled() else self._cached(sizes)), group
+        if torch.is_grad_enabled():
+            return self.coefficients(sizes, *views), group
+        return torch.stack([view._cached(sizes) for view in views]) if views else self._cached(sizes), group
 
     @torch.inference_mode()
     def curves(self) -> dict[str, list[float]]:

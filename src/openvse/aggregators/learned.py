@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -178,8 +178,7 @@ class ScoreAttention(Aggregator):
     def attended(self, features: Features) -> Float[Tensor, "B K N"]:
         """Return the weights with which the elements are summed. See ``Attends``."""
         local, mask = self._read(features), features.mask
-        scores: Tensor = self.scores(local, mask, local, mask)
-        return scores
+        return cast(Tensor, self.scores(local, mask, local, mask))
 
     def _read(self, features: Features) -> Float[Tensor, "B N D"]:
         """Let the real elements attend to each other."""
@@ -309,8 +308,7 @@ class MapHead(Pooling):
         probe = self.probe.expand(local.shape[0], -1, -1)
         read, _ = self.attention(probe, local, local, key_padding_mask=~mask, need_weights=False)
         hidden = F.gelu(self.mlp["fc1"](self.layernorm(read)), approximate=self.approximate)
-        pooled: Tensor = (read + self.mlp["fc2"](hidden)).squeeze(1)
-        return pooled
+        return cast(Tensor, (read + self.mlp["fc2"](hidden)).squeeze(1))
 
 
 class AdPool(Pooling):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -72,7 +72,6 @@ class Attends(Protocol):
 
     def attended(self, features: Features) -> Float[Tensor, "B K N"]:
         """Return the weight of each local feature in each embedding. The weights of an embedding sum to 1."""
-        ...
 
 
 class SingleVector(Aggregator):
@@ -84,10 +83,7 @@ class SingleVector(Aggregator):
 
     def forward(self, features: Features) -> EmbeddingSet:
         """Pool each item into one embedding (K = 1)."""
-        return EmbeddingSet.full(self._pool(features).unsqueeze(1))
-
-    def _pool(self, features: Features) -> Float[Tensor, "B D"]:
-        return self.pool(features.local, features.mask)
+        return EmbeddingSet.full(self.pool(features.local, features.mask).unsqueeze(1))
 
 
 class Pooling(SingleVector):
@@ -139,10 +135,11 @@ class RankedPooling(Pooling):
     def pool(self, local: Float[Tensor, "B N L"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B L"]:
         return self.pool_ranked(sort_descending(local, mask), mask)
 
-    def _pool(self, features: Features) -> Float[Tensor, "B D"]:
-        if features.ranked is None:
-            return super()._pool(features)
-        return self.pool_ranked(features.ranked, features.mask)
+    def pool_views(
+        self, views: Sequence[RankedPooling], ranked: Float[Tensor, "B L N"], mask: Bool[Tensor, "B N"]
+    ) -> Float[Tensor, "B K L"]:
+        """Make one vector by each of K poolings."""
+        return torch.stack([view.pool_ranked(ranked, mask) for view in views], dim=1)
 
 
 class Mean(Pooling):

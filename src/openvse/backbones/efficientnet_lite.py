@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, UInt8
@@ -158,8 +158,7 @@ def _backward(
     gradients = _convolution_backward(
         gradient, pixels, weight, None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], groups, [*wanted, False]
     )
-    one: Tensor = gradients[0] if wanted[0] else gradients[1]
-    return one
+    return cast(Tensor, gradients[0] if wanted[0] else gradients[1])
 
 
 FEATURE_DIM = 1280
@@ -330,8 +329,7 @@ class _FeatureMap(nn.Module):
     def _as_packaged(self, pixels: Tensor) -> Tensor:
         network: Any = self.network
         if not self._middle:
-            plain: Tensor = network.extract_features(pixels)
-            return plain
+            return cast(Tensor, network.extract_features(pixels))
         middle = network._swish(network._bn0(network._conv_stem(pixels)))
         for block in network._blocks[:-1]:
             middle = block(middle)

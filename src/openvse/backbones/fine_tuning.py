@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from jaxtyping import Float
@@ -115,8 +115,7 @@ class TrainedBlocks:
 
     @property
     def _blocks(self) -> nn.ModuleList:
-        blocks: nn.ModuleList = getattr(self._owner, self._name)
-        return blocks
+        return cast(nn.ModuleList, getattr(self._owner, self._name))
 
     def freeze_below(self, network: nn.Module, run: Callable[[], Tensor]) -> None:
         """Freeze the parameters that affect the output only through the blocks below, and keep their modules still."""

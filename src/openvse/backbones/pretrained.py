@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -132,8 +132,7 @@ def load_backbone(source: str | Path, *, weights: bool, tower: str) -> nn.Module
             backbone.config._commit_hash = getattr(whole.config, "_commit_hash", None)
             backbone.config.architectures = [type(backbone).__name__]
         # Checkpoints in half precision would stay in it. The trainer decides on autocast.
-        single: nn.Module = backbone.float().eval()
-        return single
+        return cast(nn.Module, backbone.float().eval())
 
     return load_or_explain(load, source, what="the model")
 
@@ -213,8 +212,7 @@ def pixels_of(
         options = {"do_resize": False, "do_center_crop": False}
     elif is_long(image) or (round_crop and processor.do_center_crop):
         image, options = _resized(processor, image, round_crop)
-    pixels: Tensor = processor(image, return_tensors="pt", **options)["pixel_values"][0]
-    return pixels
+    return cast(Tensor, processor(image, return_tensors="pt", **options)["pixel_values"][0])
 
 
 def numbers_of(processor: Any, image_size: int | None) -> Float[Tensor, "3 256"] | None:

@@ -246,8 +246,7 @@ class Block(nn.Module):
         inner = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(cells)))))
         if self.bottleneck:
             inner = self.bn3(self.conv3(self.relu(inner)))
-        result: Tensor = self.relu(inner + shortcut)
-        return result
+        return cast(Tensor, self.relu(inner + shortcut))
 
 
 def load_network_weights(network: ResNetNetwork, path: Path) -> None:

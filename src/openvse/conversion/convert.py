@@ -75,7 +75,6 @@ class Converter(Protocol):
             repository: the name of the code, or None to recognise it by the weights.
             overrides: settings that the file does not contain, as ``key.path=value``.
         """
-        ...
 
 
 CONVERTERS: Registry[Conversion] = Registry("converter", {})

@@ -38,16 +38,13 @@ class OtherData(Protocol):
     @property
     def image_ids(self) -> Sequence[str]:
         """The identifiers of the images."""
-        ...
 
     @property
     def image_paths(self) -> Sequence[Path]:
         """The files of the images."""
-        ...
 
     def as_corpus(self) -> Corpus:
         """Return the images with their sentences as captions, so that features can be made and a copy checked."""
-        ...
 
 
 @runtime_checkable
@@ -64,7 +61,6 @@ class Loader(Protocol):
         Raises:
             DataError: the data are missing or cannot be used.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isqrt
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -84,8 +84,7 @@ class ImageEncoder(Encoder):
                 train, or pixels reach a backbone without a network.
         """
         if inputs.mask is None or inputs.values.dim() != 3:
-            seen: Features = self.backbone(inputs)
-            return seen
+            return cast(Features, self.backbone(inputs))
         if inputs.values.shape[-1] != self.feature_dim:
             raise ModelError(
                 f"the stored features are {inputs.values.shape[-1]} wide, but this encoder expects "
@@ -112,8 +111,8 @@ class ImageEncoder(Encoder):
         middle, pooled = raw[..., self.last_dim :] if self.backbone.middle else None, None
         raw = raw[..., : self.last_dim]
         if self.global_projection is not None:
-            tokens = slice(0, 1) if self.backbone.class_token else slice(None)
-            pooled = self.global_projection(raw[:, tokens], mask[:, tokens])
+            alone = self.backbone.class_token
+            pooled = self.global_projection(*((raw[:, :1], mask[:, :1]) if alone else (raw, mask)))
         return Features(self.projection(raw, mask), mask, pooled, middle=middle)
 
     def places(self, seen: Features) -> Float[Tensor, "B N 4"] | None:

@@ -129,8 +129,7 @@ class NormLinear(Projection):
         self.linear = xavier_linear(input_dim, embed_dim, bias=bias)
 
     def forward(self, local: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N L"]:
-        projected: Tensor = self.linear(self.norm(local))
-        return projected
+        return cast(Tensor, self.linear(self.norm(local)))
 
 
 class ResidualMLP(Projection):
@@ -196,8 +195,7 @@ class ResidualMLP(Projection):
             norm.running_mean.lerp_(mean, norm.momentum)
             norm.running_var.lerp_(variance * count / (count - 1), norm.momentum)
         scaled = centred * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
-        bent: Tensor = nn.Sequential(*others)(scaled.to(hidden.dtype))
-        return bent
+        return cast(Tensor, nn.Sequential(*others)(scaled.to(hidden.dtype)))
 
 
 class BiGRUProjection(Projection):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -144,8 +144,7 @@ class TransformersText(TextEncoder):
     def feature_dim(self) -> int:
         """C, the width of a hidden state."""
         config = self.backbone.config
-        width: int = config.project_dim if config.model_type == PROJECTS_ITS_STATES else config.hidden_size
-        return width
+        return cast(int, config.project_dim if config.model_type == PROJECTS_ITS_STATES else config.hidden_size)
 
     @property
     def fingerprint(self) -> str:
@@ -318,8 +317,7 @@ class TransformersText(TextEncoder):
 
         def resume(states: Tensor, mask: Tensor) -> Tensor:
             no_ids = torch.zeros_like(mask, dtype=torch.int64)
-            last: Tensor = blocks.resume(states, lambda: self._read(no_ids, mask))
-            return last
+            return cast(Tensor, blocks.resume(states, lambda: self._read(no_ids, mask)))
 
         return in_length_groups(resume, states, mask)
 
@@ -369,8 +367,7 @@ class TransformersText(TextEncoder):
         return None
 
     def _read(self, ids: Int[Tensor, "B N"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N C"]:
-        states: Tensor = self.backbone(input_ids=ids, attention_mask=self._attended(mask)).last_hidden_state
-        return states
+        return cast(Tensor, self.backbone(input_ids=ids, attention_mask=self._attended(mask)).last_hidden_state)
 
     def _attended(self, mask: Bool[Tensor, "B N"]) -> Tensor | None:
         """Return the mask as transformers reads it, on a GPU as an attention mask, to avoid its search for padding."""

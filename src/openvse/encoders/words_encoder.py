@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from io import BufferedReader
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -116,8 +116,7 @@ class WordsEncoder(TextEncoder):
 
     def embedded(self, ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N W"]:
         """Return the word embeddings of token ids, with dropout in training."""
-        words: Tensor = self.word_dropout(self.words(ids))
-        return words
+        return cast(Tensor, self.word_dropout(self.words(ids)))
 
     @staticmethod
     def checked(inputs: Inputs) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:

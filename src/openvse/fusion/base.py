@@ -71,11 +71,9 @@ class PairScorer(Protocol):
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Return the weights that ``score`` reads."""
-        ...
 
     def score(self, images: Prepared, texts: Prepared) -> Float[Tensor, "P"]:
         """Score P pairs: item p of the images with item p of the texts."""
-        ...
 
 
 class Fusion(Configured, nn.Module, ABC):

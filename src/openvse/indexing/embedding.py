@@ -51,11 +51,9 @@ class StoredImages(Protocol):
 
     def find(self, path: Path, modified_ns: int, size: int) -> int | None:
         """Return the position of an image, or None if it is missing or has changed."""
-        ...
 
     def embed(self, positions: Int[np.ndarray, "B"], batch_size: int) -> Any:
         """Embed the images at these positions, in the order given."""
-        ...
 
 
 @runtime_checkable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, no_type_check
+from typing import Any, cast, no_type_check
 
 import torch
 from jaxtyping import Bool, Float
@@ -101,8 +101,7 @@ def scanned_states(
 
     gates = (values @ input_weight.T + input_bias).transpose(0, 1)
     _, states = scan(step, values.new_zeros(values.shape[0], state_weight.shape[1]), gates)
-    by_item: Tensor = states.transpose(0, 1)
-    return by_item
+    return cast(Tensor, states.transpose(0, 1))
 
 
 def _states_of(values: Float[Tensor, "B N C"], *weights: Tensor) -> Float[Tensor, "B N H"]:
@@ -120,17 +119,20 @@ def start_orthogonally(gru: nn.GRU) -> None:
 
 def states_at_end(states: Float[Tensor, "W B N H"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "W B H"]:
     """Return the states at the last element, where the backward direction has read only this element."""
-    items, last = of_values(mask, _last_elements)
-    return states[:, items, last]
+    items, ends, _ = of_values(mask, _ends)
+    return states[:, items, ends[0]]
 
 
 def final_states(states: Float[Tensor, "W B N H"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "W B H"]:
     """Return the state of each direction after its last step: at the last element, and backwards at the first."""
-    return torch.cat((states_at_end(states[:1], mask), states[1:, :, 0]))
+    items, ends, directions = of_values(mask, _ends)
+    return states[directions[:, : len(states)], items.unsqueeze(1), ends[: len(states)].T].transpose(0, 1)
 
 
-def _last_elements(mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Tensor]:
-    return torch.arange(mask.shape[0], device=mask.device), mask.sum(dim=1) - 1
+def _ends(mask: Bool[Tensor, "B N"]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the numbers of items, the last and the first element of each, and the directions that end there."""
+    items, last = torch.arange(mask.shape[0], device=mask.device), mask.sum(dim=1) - 1
+    return items, torch.stack((last, torch.zeros_like(last))), torch.arange(2, device=mask.device).unsqueeze(0)
 
 
 def _run_on_cpu(gru: nn.GRU, data: Float[Tensor, "2 R C"], sizes: list[int]) -> Float[Tensor, "2 R H"]:

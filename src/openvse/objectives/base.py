@@ -191,8 +191,7 @@ class Objective(nn.Module):
         equal = replace(
             batch, scores=torch.ones_like(batch.scores), images=_all_equal(batch.images), texts=_all_equal(batch.texts)
         )
-        loss: Tensor = self(equal)["loss"]
-        return loss
+        return cast(Tensor, self(equal)["loss"])
 
 
 def _both_sides(positives: Bool[Tensor, "n n"]) -> tuple[Bool[Tensor, "m n"]]:

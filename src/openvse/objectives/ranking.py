@@ -105,14 +105,14 @@ class Hinge(Criterion):
     def pair_loss(
         self, positive: Float[Tensor, "P"], scores: Float[Tensor, "P C"], negatives: Bool[Tensor, "P C"]
     ) -> Float[Tensor, "P"]:
-        violations = (self.margin - positive.unsqueeze(1) + scores).clamp(min=0)
-        total = violations.masked_fill(~negatives, 0.0).sum(dim=1)
+        violations = scores - (positive - self.margin).unsqueeze(1)
+        total = violations.masked_fill((violations < 0) >= negatives, 0.0).sum(dim=1)  # below 0, or no negative
         return total if self.reduction == "sum" else total / negatives.sum(dim=1).clamp(min=1)
 
     @torch.no_grad()
     def violated(self, positive: Float[Tensor, "P"], scores: Float[Tensor, "P C"]) -> Bool[Tensor, "P C"]:
         """Return the candidates whose score is closer to the positive's than the margin."""
-        return self.margin - positive.unsqueeze(1) + scores > 0
+        return scores > (positive - self.margin).unsqueeze(1)
 
 
 class InfoNCE(Criterion):
@@ -156,8 +156,8 @@ class InfoNCE(Criterion):
             log_scale = log_scale.clamp(max=-math.log(self.MIN_TEMPERATURE))
         scale = log_scale.exp().to(scores.dtype)
         others = ((scores + self.margin) * scale).masked_fill(~negatives, MASKED)
-        joint = torch.cat([(positive * scale).unsqueeze(1), others], dim=1)
-        return joint.logsumexp(dim=1) - joint[:, 0]
+        positive = positive * scale
+        return torch.cat([positive.unsqueeze(1), others], dim=1).logsumexp(dim=1) - positive
 
 
 class All(Miner):
@@ -280,7 +280,7 @@ class AdaptiveTopK(Miner):
             # It is below 0 only if positives score worse than in any trained model. Maturity is then lowest.
             chosen = (candidates * ((align + uniformity).clamp(min=0) ** 1.25).cos()).floor() + 1
         # Scores that are not numbers have no K. Their loss is no number either, and the trainer stops there.
-        return chosen.nan_to_num().clamp(max=candidates - 1).clamp(min=1).long()
+        return chosen.nan_to_num().clamp(1, max(candidates - 1, 1)).long()
 
 
 def view_scores(images: EmbeddingSet, texts: EmbeddingSet) -> Float[Tensor, "K I T"]:

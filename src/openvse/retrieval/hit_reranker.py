@@ -31,7 +31,6 @@ class ScoresSets(Protocol):
 
     def score(self, images: EmbeddingSet, texts: EmbeddingSet) -> Tensor:
         """Return the scores of all pairs."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -527,30 +527,24 @@ class WholeModel(Protocol):
     @property
     def fingerprint(self) -> str:
         """A hash that identifies the model."""
-        ...
 
     @property
     def indexable(self) -> bool:
         """Whether scores from the embeddings of an index are exactly the model's."""
-        ...
 
     @property
     def reads_images(self) -> bool:
         """Whether it reads image files, and not only stored features."""
-        ...
 
     @property
     def reads_videos(self) -> bool:
         """Whether it embeds clips too."""
-        ...
 
     def read_image(self, image: Any) -> Any:
         """Decode an image for ``encode_pixels``. Raise BadImageError if it cannot be used."""
-        ...
 
     def encode_pixels(self, images: Sequence[Any]) -> Any:
         """Embed the results of ``read_image`` as one batch."""
-        ...
 
 
 @runtime_checkable

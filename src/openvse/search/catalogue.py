@@ -72,11 +72,9 @@ class Catalogue(Protocol):
 
     def count(self, where: Sequence[Condition]) -> int:
         """Return the number of items that fulfil conditions."""
-        ...
 
     def warnings(self, where: Sequence[Condition]) -> tuple[str, ...]:
         """Return a warning for each condition on a key, or on a type of values, that no item has."""
-        ...
 
     def nearest(
         self, queries: EmbeddedQueries, count: int, where: Sequence[Condition], *, hubs_out: bool = False
@@ -85,59 +83,45 @@ class Catalogue(Protocol):
 
         If ``hubs_out``, the order is by the query bank of an index. The scores are still the model's.
         """
-        ...
 
     def words(self, text: str, where: Sequence[Condition]) -> WordHits | None:
         """Return the items that have words of a sentence, or None if words cannot be looked up."""
-        ...
 
     def texts_of(self, positions: Sequence[int]) -> list[ReadText]:
         """Return the text that was read in each of some items, if any."""
-        ...
 
     def vectors(self, positions: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n K D"]:
         """Return the embeddings of items, in single precision."""
-        ...
 
     def position(self, item_id: str) -> int:
         """Return the position of an item. Raise MissingItemError if its id is unknown."""
-        ...
 
     def at(self, key: int) -> int:
         """Return the position of an item. Raise MissingItemError if its key is unknown."""
-        ...
 
     def key_of(self, position: int) -> int:
         """Return the key of an item."""
-        ...
 
     def id_of(self, position: int) -> str:
         """Return the id of an item."""
-        ...
 
     def version(self, position: int) -> str:
         """Return a text that changes when an item is embedded anew."""
-        ...
 
     def facts(self, position: int) -> ItemFacts:
         """Return the facts of an item."""
-        ...
 
     def path_of(self, position: int) -> Path:
         """Return the path of an item's file when it was indexed."""
-        ...
 
     def metadata_of(self, positions: Sequence[int]) -> list[Mapping[str, object]]:
         """Return the user's metadata of items, which may be empty."""
-        ...
 
     def metadata_values(self) -> list[tuple[str, str]]:
         """Return keys and values of the metadata of some items, the most frequent first."""
-        ...
 
     def close(self) -> None:
         """Close files and connections. The catalogue cannot be used afterwards."""
-        ...
 
 
 class IndexCatalogue(Catalogue):

@@ -344,11 +344,9 @@ class ItemComparison(Protocol):
     @property
     def is_inner(self) -> bool:
         """Whether the score is the largest inner product of two embeddings and nothing else."""
-        ...
 
     def __call__(self, items: Float[np.ndarray, "n K D"], queries: ArraySet) -> Scores:
         """Score all pairs in the precision of the items."""
-        ...
 
 
 def comparison_of(model: Any, holds: str) -> ItemComparison:

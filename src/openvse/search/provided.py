@@ -30,11 +30,9 @@ class RanksAgain(Protocol):
 
     def first(self, page: Page) -> Page:
         """Return the page of the index that a page of the new order needs."""
-        ...
 
     def rerank(self, queries: Sequence[Query], answers: Sequence[Answer], pages: Sequence[Page]) -> list[Answer]:
         """Return pages of the new order. The answers are to the pages that ``first`` returns."""
-        ...
 
 
 @runtime_checkable
@@ -62,11 +60,9 @@ class AnswersQuestions(Protocol):
     @property
     def reads_images(self) -> bool:
         """Whether it reads image files, and not only stored features."""
-        ...
 
     def answer_json(self, image: Any, question: str) -> dict[str, Any]:
         """Return the answers with their probabilities, and the regions and words behind them, as JSON."""
-        ...
 
 
 @runtime_checkable
@@ -98,44 +94,34 @@ class Teaches(Protocol):
     @property
     def model(self) -> Any:
         """The model that knows what was taught."""
-        ...
 
     @property
     def number(self) -> int:
         """A number that changes whenever something was learned."""
-        ...
 
     def teach(self, item: str, captions: str | Iterable[str]) -> None:
         """Save captions of an item, and learn from them. The captions that it has stay."""
-        ...
 
     def undo(self) -> str | None:
         """Remove the captions that were taught last, and return their item, or None without any."""
-        ...
 
     def train(self) -> None:
         """Begin to train a model in the background, which is used if it is better."""
-        ...
 
     def present(self, index: Index) -> tuple[Any, Index]:
         """Return the model and the index of a search that knows what was taught, for the index as it is opened."""
-        ...
 
     def next(self, count: int = ..., skip: Collection[str] = ...) -> list[str]:
         """Return the items without a caption whose captions are expected to help most, the best first."""
-        ...
 
     def words(self, item: str, count: int = ...) -> list[str]:
         """Return the best words for an item."""
-        ...
 
     def progress(self) -> dict[str, Any]:
         """Return how much was taught, as JSON."""
-        ...
 
     def close(self) -> None:
         """Let the index on the disk know what was learned, and let others teach."""
-        ...
 
 
 @runtime_checkable

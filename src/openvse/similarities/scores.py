@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -72,8 +72,7 @@ class Similarity(Configured, nn.Module, ABC):
             ModelError: the images or the texts are no embeddings.
         """
         self.check(images, texts)
-        scores: Tensor = super().__call__(images, texts)
-        return scores
+        return cast(Tensor, super().__call__(images, texts))
 
     @staticmethod
     def check(*given: object) -> None:

@@ -33,7 +33,6 @@ class HasSplits(Protocol):
 
     def split(self: SplitT, name: str, /) -> SplitT:
         """Return one split."""
-        ...
 
 
 Data = TypeVar("Data", bound=HasSplits)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -88,8 +88,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "Q D"]) -> Float[Tensor, "Q D"]:
         """Transform the vector of each item."""
-        normed: Tensor = self.norm(x + self.dropout(self.outer(self.inner(x).relu())))
-        return normed
+        return cast(Tensor, self.norm(x + self.dropout(self.outer(self.inner(x).relu()))))
 
 
 class Answerer(Model):

@@ -80,7 +80,7 @@ class Blocks(Aggregator):
         real = features.local.masked_fill(~features.mask.unsqueeze(-1), 0.0)
         local = self.projection(real, features.mask)
         views = [
-            self.norm(self.pooling(replace(features, local=local, mask=mask, ranked=None)).vectors[:, 0])
+            self.norm(self.pooling(replace(features, local=local, mask=mask)).vectors[:, 0])
             for mask in self.views(features.mask)
         ]
         blocks = normalize(torch.stack(views, dim=1)).view(len(real), self.num_views * self.num_blocks, -1)
