@@ -53,6 +53,7 @@ def test_a_package_adds_parts_and_is_imported_when_one_is_used(package: Path) ->
     assert registry.name_of(soldier) == "soldier"
     assert names(refusal(OpenVSEError, registry.get, "queen"), "a_thing.queen", "ants", "AttributeError")
     assert names(refusal(RecipeError, registry.add, "queen", str), "'queen'")
+    assert names(refusal(RecipeError, registry.get, "worker"), "adds other.worker", "should be a_thing.worker")
     registry.add("soldier", soldier)  # the same part, from a file that was given as well
 
     _installed.cache_clear()
