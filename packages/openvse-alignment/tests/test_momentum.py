@@ -139,15 +139,15 @@ class StopsAt(Silent):
 @pytest.mark.medium
 @pytest.mark.parametrize("recipe", ["vse_infinity/folder_cpu", "chan/folder_cpu"])
 def test_a_stopped_run_ends_at_the_same_bits(recipe: str, album: Path, tmp_path: Path) -> None:
-    """With drops, over a phase that freezes some weights, and before and after its end."""
-    phases = "[{epochs: 1, frozen: [text.encoder]}, {epochs: 2, objective: {ranking.miner: all}}]"
-    words = (f"data.source={album}", "task=momentum", "momentum.queue=9", *SMALL, f"training.phases={phases}")
-    run_recipe(load_recipe(recipe, words), tmp_path / "whole")
-    often = load_recipe(recipe, (*words, "training.checkpoint_every_s=1e-6"))
-    for step in (2, 9):
+    """With drops, in a phase that freezes some weights and behind it, where the second phase is added later."""
+    first, second = "{epochs: 1, frozen: [text.encoder]}", "{epochs: 2, objective: {ranking.miner: all}}"
+    words = (f"data.source={album}", "task=momentum", "momentum.queue=9", *SMALL, "training.checkpoint_every_s=1e-6")
+    both = load_recipe(recipe, (*words, f"training.phases=[{first}, {second}]"))
+    run_recipe(both, tmp_path / "whole")
+    for step, planned in ((2, load_recipe(recipe, (*words, f"training.phases=[{first}]"))), (9, both)):
         with pytest.raises(KeyboardInterrupt):
-            run_recipe(often, tmp_path / "stopped", watcher=StopsAt(step), resume=step > 2)
-    run_recipe(often, tmp_path / "stopped", resume=True)
+            run_recipe(planned, tmp_path / "stopped", watcher=StopsAt(step), resume=step > 2)
+    run_recipe(both, tmp_path / "stopped", resume=True)
     one, other = (torch.load(tmp_path / name / "last.pt", weights_only=True) for name in ("whole", "stopped"))
     terms = [state["objectives"]["1.terms.momentum._extra_state"] for state in (one, other)]
     assert terms[0].keys() == {"weights", "images", "texts"}
