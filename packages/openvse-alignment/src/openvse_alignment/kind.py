@@ -32,8 +32,8 @@ class MomentumSpec(Strict):
         reduction: the sum or the mean over the positive pairs of the batch.
     """
 
-    decay: float = Field(0.999, ge=0, le=1)
-    queue: int = Field(2048, ge=0)
+    decay: float = Field(default=0.999, ge=0, le=1)
+    queue: int = Field(default=2048, ge=0)
     weight: float = 1.0
     miner: Part = Part(name="all")
     criterion: Part = Part(name="info_nce")

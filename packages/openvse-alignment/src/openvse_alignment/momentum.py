@@ -100,8 +100,9 @@ class Memory:
             shared = {id(weight): weight for name, weight in now.named_parameters() if name not in trained}
             self._towers = copy.deepcopy(now, shared).train()
             self._own = trained | {name for name, _ in now.named_buffers()}
-            for name, weight in self._towers.named_parameters():
-                weight.requires_grad_(weight.requires_grad and name not in trained)
+            for name, mean in self._towers.named_parameters():
+                if name in trained:
+                    mean.requires_grad_(False)
             return self._towers
         weights = dict(now.named_parameters())
         with torch.no_grad():
@@ -225,8 +226,8 @@ class MomentumTask(RetrievalTask):
     def _remember(self, batch: Batch) -> None:
         towers, device = self.memory.follow(), batch.positives.device
         with self.accelerator.autocast():
-            sides = [_alone(towers[side](inputs)) for side, inputs in (("image", batch.images), ("text", batch.texts))]
-        images, texts, _ = gather_batch(*sides, batch.positives, batch.image_keys, batch.partners)
+            images, texts = _alone(towers["image"](batch.images)), _alone(towers["text"](batch.texts))
+        images, texts, _ = gather_batch(images, texts, batch.positives, batch.image_keys, batch.partners)
         of_images = self._groups[on_cpu(batch.image_keys)]
         of_texts = of_images[on_cpu(batch.positives).byte().argmax(dim=0)]
         self.memory.push(
