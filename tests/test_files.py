@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import multiprocessing
 import os
 import shutil
@@ -11,6 +12,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -99,17 +101,15 @@ def test_a_missing_folder_is_the_callers_fault(tmp_path: Path) -> None:
 
 def test_a_second_writer_is_refused_in_one_line_until_the_first_ends(tmp_path: Path) -> None:
     with locked(tmp_path, "run", TrainingError):
-        with pytest.raises(StoreError) as error, locked(tmp_path, "feature store", StoreError):
-            pass
-        assert names(str(error.value), tmp_path, os.getpid())
+        told = refusal(StoreError, locked(tmp_path, "feature store", StoreError).__enter__)
+        assert names(told, tmp_path, os.getpid())
     with locked(tmp_path, "run", TrainingError):
         assert (tmp_path / LOCK).read_text() == str(os.getpid())
 
 
 def test_a_system_without_the_locks_of_posix_is_told_so(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    with pytest.raises(StoreError, match="WSL"), locked(tmp_path, "feature store", StoreError):
-        pass
+    assert names(refusal(StoreError, locked(tmp_path, "feature store", StoreError).__enter__), "WSL")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -119,28 +119,33 @@ def test_an_error_in_the_block_lets_go(tmp_path: Path) -> None:
             raise Stopped
 
 
-def _hold(folder: Path, started: object) -> None:
-    with locked(folder, "run", TrainingError):
-        # A worker of a data loader, forked while the lock is held; it outlives its parent here.
-        multiprocessing.get_context("fork").Process(target=time.sleep, args=(5,)).start()
-        started.set()
-        time.sleep(20)
-
-
-@pytest.mark.medium
 def test_a_kill_lets_go_although_a_forked_worker_lives_on(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     started = context.Event()
-    process = context.Process(target=_hold, args=(tmp_path, started))
+
+    def hold() -> None:
+        with locked(tmp_path, "run", TrainingError):
+            context.Process(target=time.sleep, args=(5,)).start()  # as a data loader forks a worker
+            started.set()
+            time.sleep(20)
+
+    process = context.Process(target=hold)
     process.start()
     assert started.wait(20)
-    with pytest.raises(TrainingError, match=f"{process.pid}"), locked(tmp_path, "run", TrainingError):
-        pass
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
+    assert names(refusal(TrainingError, locked(tmp_path, "run", TrainingError).__enter__), process.pid)
+    process.kill()
     process.join()
     with locked(tmp_path, "run", TrainingError):
         pass
+
+
+def test_a_lock_whose_owner_is_gone_is_waited_for(tmp_path: Path) -> None:
+    with (tmp_path / LOCK).open("w") as held:
+        print(2**22 + 1, end="", file=held, flush=True)  # no process of Linux has this number
+        fcntl.flock(held, fcntl.LOCK_EX)
+        threading.Timer(0.2, fcntl.flock, (held, fcntl.LOCK_UN)).start()
+        with locked(tmp_path, "run", TrainingError):
+            assert (tmp_path / LOCK).read_text() == str(os.getpid())
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])

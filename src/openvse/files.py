@@ -12,6 +12,7 @@ import shutil
 import signal
 import stat
 import threading
+import time
 import zlib
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -75,11 +76,8 @@ def writing(path: Path, state: str = "") -> Iterator[None]:
     except Exception as error:
         if (reason := refusal_of_disk(error)) is None:
             raise
-        raise DiskError(
-            f"{path} cannot be written ({reason}): make room or choose another place, and run again"
-            f"{state and f'; {state}'}",
-            reason,
-        ) from error
+        told = f"{path} cannot be written ({reason}): make room or choose another place, and run again"
+        raise DiskError(f"{told}{state and f'; {state}'}", reason) from error
 
 
 @contextmanager
@@ -495,13 +493,16 @@ def locked(folder: Path, what: str, refusal: type[OpenVSEError]) -> Iterator[Non
     with writing(folder):
         file = (folder / LOCK).open("ab+", buffering=0)
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            raise refusal(
-                f"{what} {folder} is being written by process {file.read().decode()}: wait for its end, or stop it"
-            ) from error
+        for left in range(20, -1, -1):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                owner = os.pread(file.fileno(), 20, 0).decode()
+                if not left or os.path.exists(f"/proc/{owner}/exe"):  # noqa: PTH110 - not for other users' processes
+                    told = f"{what} {folder} is being written by process {owner}: wait for its end, or stop it"
+                    raise refusal(told) from error
+                time.sleep(0.05)  # the owner was killed while it forked a process, which lets go of the lock next
         with writing(folder):
             file.truncate(0)
             file.write(str(os.getpid()).encode())
@@ -517,8 +518,7 @@ def _let_go_in_children() -> None:
     """Release the locks in forked processes, such as the workers of a data loader, which could outlive the owner."""
 
     def let_go() -> None:
-        for file in _held:
-            file.close()
-        _held.clear()
+        while _held:
+            _held.pop().close()
 
     os.register_at_fork(after_in_child=let_go)

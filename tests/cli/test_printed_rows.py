@@ -52,7 +52,7 @@ def rows() -> list[tuple[str, str, str]]:
     """Return paper, table or figure, and how it is made, of every row."""
     text = (ROOT / "docs/methods/systems.md").read_text().partition("## Tables and figures")[2]
     found, paper = [], ""
-    for line in text.partition("## Only quoted")[0].splitlines():
+    for line in text.partition("These rows are of")[0].splitlines():
         if line.startswith("|") and not line.startswith(("| paper", "|---")):
             cells = [cell.strip() for cell in line[1:-1].split("|")]
             paper = cells[0] or paper

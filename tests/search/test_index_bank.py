@@ -13,10 +13,9 @@ from openvse.errors import DataError, IndexFormatError
 from openvse.indexing import Index
 from openvse.indexing.writer import IndexFolder
 from openvse.runtime.arrays import ArraySet
-from openvse.scoring.hubs import BankQueries, QueryBank
+from openvse.scoring.hubs import BANK, BankQueries, QueryBank
 from openvse.search import Page, Query, SearchEngine
-from openvse.search import catalogue as bank_of_index
-from openvse.search.catalogue import BANK
+from openvse.search import bank as bank_of_index
 from openvse.search.updating import IndexSettings
 from tests.naming import names, refusal
 

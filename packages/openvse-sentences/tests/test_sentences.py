@@ -19,7 +19,9 @@ from openvse_sentences import SentencePooling
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "cat", "runs", "sits", "red")
 SENTENCES = ["a dog runs", "cat", "a red cat sits", "zebra dog"]
 ONE_EMBEDDING = [
-    name for name in AGGREGATORS if name not in ("frame_levels", "multi_view", "pie_net", "slot_attention", "tokens")
+    name
+    for name in AGGREGATORS
+    if name not in ("blocks", "frame_levels", "multi_view", "pie_net", "slot_attention", "tokens")
 ]
 
 
