@@ -139,16 +139,12 @@ class Registry(Generic[PartT]):
         if name in self._parts:
             return self._parts[name]
         if name not in self:
-            names, kind = self.names(), self.kind.replace(" ", "_")
-            misnamed = [f"{each}.{name}" for each, parts in _installed().items() if name in parts]
-            remedy = (
-                f"an installed package adds {misnamed[0]}, but its entry point should be {kind}.{name}"
-                if misnamed
-                else "give one of these, install the package that has it, or register your own with --plugin FILE"
-            )
-            raise RecipeError(
-                f"unknown {self.kind} {name!r}{nearest(name, names)}{choices(names, self.listed_by)}: {remedy}"
-            )
+            remedy = "give one of these, install the package that has it, or register your own with --plugin FILE"
+            for kind in (each for each, parts in _installed().items() if name in parts):
+                own = f"{self.kind.replace(' ', '_')}.{name}"
+                remedy = f"an installed package adds {kind}.{name}, but its entry point should be {own}"
+            told = f"unknown {self.kind} {name!r}{nearest(name, self.names())}{choices(self.names(), self.listed_by)}"
+            raise RecipeError(f"{told}: {remedy}")
         return self._parts.setdefault(name, load_part(installed(self.kind)[name]))
 
     def name_of(self, part: Maker[PartT]) -> str | None:

@@ -170,7 +170,7 @@ class Trainer:
         self._expect_data(state["data"])
         try:
             self.model.load_state_dict(state["model"])
-            self.objectives.load_state_dict(state["objectives"])
+            self.objectives.load_state_dict(state["objectives"], strict=len(planned) == len(self.task.objectives))
             self.optimizer.load_state_dict(state["optimizer"])
             if self.accelerator.scaler is not None:
                 self.accelerator.scaler.load_state_dict(state["scaler"])

@@ -95,7 +95,7 @@ def _next_commands(folder: Path, recipe: RunRecipe, model: Model | None, *, meas
     if measured:
         yield f"next: {shlex.join(('openvse', 'evaluate', where, '--on', data, *read, *outside))}"
     towers = cast("TwoTower", model)
-    if model is None or recipe.task != "retrieval" or not Path(data).is_dir() or not towers.reads_images:
+    if model is None or model.task != "retrieval" or not Path(data).is_dir() or not towers.reads_images:
         return
     if towers.indexable:
         index = folder / "index"
