@@ -83,7 +83,10 @@ class SingleVector(Aggregator):
 
     def forward(self, features: Features) -> EmbeddingSet:
         """Pool each item into one embedding (K = 1)."""
-        return EmbeddingSet.full(self.pool(features.local, features.mask).unsqueeze(1))
+        return EmbeddingSet.full(self._pool(features).unsqueeze(1))
+
+    def _pool(self, features: Features) -> Float[Tensor, "B D"]:
+        return self.pool(features.local, features.mask)
 
 
 class Pooling(SingleVector):
